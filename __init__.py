@@ -1,0 +1,84 @@
+"""headscope: how different the heads of an attention layer are, what they share, and what is private to each.
+
+The verbs:
+
+- `report`: effective rank of every layer beside its bounds and its null;
+- `load`: a checkpoint as a hooked model, with TransformerLens's interface;
+- `open_checkpoint`, `save`: weights on disk, lazily by layer or whole.
+
+Names are imported when first used, so that ``import headscope`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .checkpoints import open_checkpoint, save
+    from .checkpoints.opening import load
+    from .diversity import Offsets, Report, report
+    from .errors import CheckpointError, HeadscopeError, TokenizerError
+    from .models import (
+        GroupedConfig,
+        HookedModel,
+        LRKVConfig,
+        MLAConfig,
+        MLPConfig,
+        ModelConfig,
+        NormConfig,
+        QKNorm,
+        Rotary,
+    )
+
+_WHERE = {
+    ".checkpoints": ("open_checkpoint", "save"),
+    ".checkpoints.opening": ("load",),
+    ".diversity": ("Offsets", "Report", "report"),
+    ".errors": ("CheckpointError", "HeadscopeError", "TokenizerError"),
+    ".models": (
+        "GroupedConfig",
+        "HookedModel",
+        "LRKVConfig",
+        "MLAConfig",
+        "MLPConfig",
+        "ModelConfig",
+        "NormConfig",
+        "QKNorm",
+        "Rotary",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
+
+__all__ = [
+    "CheckpointError",
+    "GroupedConfig",
+    "HeadscopeError",
+    "HookedModel",
+    "LRKVConfig",
+    "MLAConfig",
+    "MLPConfig",
+    "ModelConfig",
+    "NormConfig",
+    "Offsets",
+    "QKNorm",
+    "Report",
+    "Rotary",
+    "TokenizerError",
+    "load",
+    "open_checkpoint",
+    "report",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'headscope' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULE_OF[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,5 @@
+"""``python -m headscope``."""
+
+from .cli import main
+
+main()

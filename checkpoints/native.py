@@ -1,0 +1,105 @@
+"""headscope's own format: ``config.json`` and safetensors (sharded if large), names as in the model."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import CheckpointError
+from ..models.config import ModelConfig
+from ..models.hooked import HookedModel
+from .checkpoint import Layout, Source
+
+FORMAT = "headscope"
+VERSION = 1
+
+
+def layout(config: dict[str, Any]) -> Layout:
+    """Read a native ``config.json``.
+
+    Raises
+    ------
+    CheckpointError
+        If the format's version is newer than this one, or the configuration cannot be.
+    """
+    if config.get("version") != VERSION:
+        raise CheckpointError(
+            f"native format version should be {VERSION} but config.json says {config.get('version')!r}"
+        )
+    try:
+        model = ModelConfig.from_dict(config["model"])
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"config.json describes no model that can be: {error}") from error
+    with torch.device("meta"):
+        names = list(HookedModel(model).state_dict())
+    if model.tie_embeddings:
+        names.remove("unembed.weight")
+    return Layout(FORMAT, model, {name: Source.of(name) for name in names}, raw=config)
+
+
+def save(
+    model: HookedModel,
+    directory: str | os.PathLike[str],
+    *,
+    record: dict[str, Any] | None = None,
+    max_shard_size: int | str = "5GB",
+) -> Path:
+    """Write a model in the native format. A directory that already holds something is never touched.
+
+    Parameters
+    ----------
+    model
+        The model; tied embeddings are stored once and tied again on loading.
+    directory
+        Must not exist, or be empty.
+    record
+        What made these weights (command, seed, data); kept in ``config.json``.
+    max_shard_size
+        Bytes, or a text like ``"5GB"``.
+
+    Returns
+    -------
+    Path
+        The directory.
+
+    Raises
+    ------
+    CheckpointError
+        If the directory holds something.
+    """
+    from huggingface_hub import save_torch_state_dict
+
+    target = Path(directory)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CheckpointError(f"{target} already exists: headscope does not overwrite a checkpoint")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Written beside its place and moved there whole: a kill leaves no half checkpoint under the final name.
+    part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+        if model.config.tie_embeddings:
+            state.pop("unembed.weight")
+        save_torch_state_dict(state, part, max_shard_size=max_shard_size)
+        if model.tokenizer is not None:
+            model.tokenizer.save_pretrained(part)
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": model.config.to_dict(),
+            "record": record or {},
+        }
+        (part / "config.json").write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        part.chmod(0o755)
+        if target.exists():
+            target.rmdir()
+        part.rename(target)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return target

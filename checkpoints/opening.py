@@ -1,0 +1,115 @@
+"""From a path to a `Checkpoint`: which format and family it is, said once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import CheckpointError
+from ..models.hooked import HookedModel
+from . import native
+from .checkpoint import Checkpoint, Layout
+from .families import FAMILIES, gguf_llama
+from .store import GGUFStore, SafetensorsStore, read_json
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Open a checkpoint without reading its weights. Nothing is fetched: a path is a path.
+
+    Parameters
+    ----------
+    path
+        A directory (native or Hugging Face: ``config.json`` and safetensors; or with one GGUF file), or a GGUF file.
+
+    Raises
+    ------
+    CheckpointError
+        If there is nothing, or nothing headscope can read: names the file and what was expected.
+    """
+    try:
+        place = Path(path).expanduser().resolve(strict=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} does not exist") from None
+    except (OSError, RuntimeError) as error:  # a loop of symbolic links
+        raise CheckpointError(f"{path} cannot be opened: {error}") from error
+    if place.is_file():
+        return _open_gguf(Path(path), place)
+    if (place / "config.json").exists():
+        return _open_directory(Path(path), place)
+    ggufs = sorted(place.glob("*.gguf"))
+    if len(ggufs) == 1:
+        return _open_gguf(Path(path), ggufs[0])
+    if ggufs:
+        raise CheckpointError(f"{path} holds {len(ggufs)} GGUF files: name one of {', '.join(p.name for p in ggufs)}")
+    if not any(place.iterdir()):
+        raise CheckpointError(f"{path} is empty")
+    raise CheckpointError(f"{path} has no config.json and no GGUF file: expected a checkpoint's directory")
+
+
+def _open_gguf(path: Path, file: Path) -> Checkpoint:
+    if file.suffix != ".gguf":
+        raise CheckpointError(f"{path} is no checkpoint: expected a directory or a .gguf file")
+    store = GGUFStore(file)
+    load = partial(_load_tokenizer, file.parent, gguf_file=file.name)
+    return Checkpoint(path, store, gguf_llama.layout(store), load)
+
+
+def _open_directory(path: Path, place: Path) -> Checkpoint:
+    config = read_json(place / "config.json")
+    store = SafetensorsStore(place)
+    layout = _layout(config, place, store)
+    tokenizer: Callable[[], Any] | None = None
+    if any((place / name).exists() for name in _TOKENIZER_FILES):
+        tokenizer = partial(_load_tokenizer, place)
+    return Checkpoint(path, store, layout, tokenizer)
+
+
+def _layout(config: dict[str, Any], place: Path, store: SafetensorsStore) -> Layout:
+    if config.get("format") == native.FORMAT:
+        return native.layout(config)
+    kind = config.get("model_type")
+    if kind not in FAMILIES:
+        raise CheckpointError(
+            f"{place / 'config.json'}: model_type {kind!r} is none of the known ones ({', '.join(sorted(FAMILIES))}); "
+            "a family is added by one file in checkpoints/families"
+        )
+    if config.get("quantization_config") is not None:
+        raise CheckpointError(
+            f"{place / 'config.json'} says that the weights are packed "
+            f"({config['quantization_config'].get('quant_method')}): dequantise the model first"
+        )
+    try:
+        return FAMILIES[kind](config, store.names())
+    except ValueError as error:
+        raise CheckpointError(f"{place / 'config.json'}: {error}") from error
+
+
+def _load_tokenizer(directory: Path, gguf_file: str | None = None) -> Any:
+    from transformers import AutoTokenizer
+
+    extra = {} if gguf_file is None else {"gguf_file": gguf_file}
+    return AutoTokenizer.from_pretrained(directory, local_files_only=True, **extra)
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> HookedModel:
+    """Load a checkpoint into the hooked wrapper; see `Checkpoint.load`.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> model = hs.load("smollm2")  # doctest: +SKIP
+    >>> logits, cache = model.run_with_cache("The capital of France is")  # doctest: +SKIP
+    """
+    return open_checkpoint(path).load(dtype, device)

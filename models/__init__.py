@@ -1,0 +1,32 @@
+"""The hooked wrapper and the attention variants it can carry."""
+
+from .attention import VARIANTS, Attention, AttentionConfig, QKNorm
+from .config import ModelConfig
+from .factors import Factors
+from .grouped import GroupedConfig
+from .hooked import HookedModel
+from .lrkv import LRKVConfig
+from .mla import MLAConfig
+from .mlp import MLPConfig
+from .norms import NormConfig
+from .rope import FrequencyFactors, LinearScaling, Llama3Scaling, Rotary, YarnScaling
+
+__all__ = [
+    "VARIANTS",
+    "Attention",
+    "AttentionConfig",
+    "Factors",
+    "FrequencyFactors",
+    "GroupedConfig",
+    "HookedModel",
+    "LRKVConfig",
+    "LinearScaling",
+    "Llama3Scaling",
+    "MLAConfig",
+    "MLPConfig",
+    "ModelConfig",
+    "NormConfig",
+    "QKNorm",
+    "Rotary",
+    "YarnScaling",
+]

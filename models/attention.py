@@ -1,0 +1,397 @@
+"""The attention every variant shares: queries, keys and values in, a pattern, one result a head out.
+
+A variant is one file with two classes: a frozen `AttentionConfig` (what can be chosen, refused when it cannot be) and
+an `Attention` module that says how queries, keys and values come about (`project`), what its weights are in
+TransformerLens's shapes, and what its bilinear forms are (`factors`). Everything after the projections stands here,
+once.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformer_lens import FactoredMatrix
+from transformer_lens.hook_points import HookPoint
+
+from .factors import Factors, Planes
+from .norms import Norm
+from .rope import Rotary, rotate
+
+
+@dataclass(frozen=True)
+class QKNorm:
+    """RMS norm of every head's query and key.
+
+    Parameters
+    ----------
+    where
+        ``"before"`` the rotation (Qwen3) or ``"after"`` it.
+    gain
+        One learned gain a channel, shared by the heads.
+    eps
+        Added to the mean square.
+    """
+
+    where: Literal["before", "after"] = "before"
+    gain: bool = True
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.where not in ("before", "after"):
+            raise ValueError(f"qk_norm.where should be 'before' or 'after' but got {self.where!r}")
+
+    def build(self, width: int) -> Norm:
+        """Return the module for heads of `width`."""
+        return Norm(width, self.eps, gain=self.gain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig(ABC):
+    """What every variant's configuration has.
+
+    Parameters
+    ----------
+    n_heads
+        Query heads.
+    bias
+        Biases on queries, keys and values.
+    output_bias
+        Bias on the output projection.
+    scale
+        Factor on the scores; None: ``1 / sqrt(key width)``.
+    """
+
+    n_heads: int
+    bias: bool = False
+    output_bias: bool = False
+    scale: float | None = None
+
+    variants: ClassVar[tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        require_positive("n_heads", self.n_heads)
+        if self.scale is not None and not (math.isfinite(self.scale) and self.scale > 0):
+            raise ValueError(f"attention.scale should be finite and > 0 but got {self.scale}")
+
+    @property
+    @abstractmethod
+    def variant(self) -> str:
+        """Name of the variant, one of `variants`."""
+
+    @property
+    @abstractmethod
+    def n_groups(self) -> int:
+        """Distinct keys (and values) a token, counted in heads."""
+
+    @property
+    @abstractmethod
+    def d_key(self) -> int:
+        """Width of a head's query and key."""
+
+    @property
+    @abstractmethod
+    def d_value(self) -> int:
+        """Width of a head's value."""
+
+    @property
+    @abstractmethod
+    def rotary_width(self) -> int | None:
+        """Columns of a key that rotary positions must turn; None: free to choose, up to `d_key`."""
+
+    @abstractmethod
+    def build(self, d_model: int, rotary: Rotary | None) -> Attention:
+        """Return the module, initialised at random."""
+
+    @property
+    def head_to_group(self) -> list[int]:
+        """Group of each query head, ``[0, 0, 1, 1]`` for 4 heads in 2 groups."""
+        return [head // (self.n_heads // self.n_groups) for head in range(self.n_heads)]
+
+    def rotated_columns(self, rotary: Rotary | None) -> slice:
+        """Return the columns of a query or key that `rotary` turns (an empty slice without it)."""
+        if rotary is None:
+            return slice(0, 0)
+        width = rotary.width or self.rotary_width or self.d_key
+        if self.rotary_width is not None and width != self.rotary_width:
+            raise ValueError(
+                f"positions.width should be {self.rotary_width} (the rotary channel of {self.variant}) or None "
+                f"but got {width}"
+            )
+        if width > self.d_key or width % 2:
+            raise ValueError(f"positions.width should be even and at most the key width {self.d_key} but got {width}")
+        # MLA's rotary channel stands behind its content channel; partial rotary turns the leading columns.
+        return slice(self.d_key - width, self.d_key) if self.rotary_width is not None else slice(0, width)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready description, with the variant's name."""
+        return {"variant": self.variant, **asdict(self)}
+
+
+def require_positive(name: str, value: int) -> None:
+    """Raise ValueError unless `value` is an integer above zero."""
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ValueError(f"attention.{name} should be an integer > 0 but got {value!r}")
+
+
+def qk_norm_from(value: QKNorm | dict[str, Any] | None) -> QKNorm | None:
+    """Read a `QKNorm` out of JSON."""
+    return QKNorm(**value) if isinstance(value, dict) else value
+
+
+class Attention(nn.Module, ABC):
+    """Causal attention with TransformerLens's hook points.
+
+    ``hook_q``, ``hook_k``, ``hook_v`` stand right after the projections, before any norm or rotation;
+    ``hook_q_normed``, ``hook_k_normed`` after the q/k norm; ``hook_rot_q``, ``hook_rot_k`` after the rotation. All of
+    them are ``[batch, pos, head or group, width]``. ``hook_attn_scores`` (masked, scaled) and ``hook_pattern`` are
+    ``[batch, head, query_pos, key_pos]``, ``hook_z`` is ``[batch, pos, head, d_value]`` and ``hook_result``
+    ``[batch, pos, head, d_model]``; the result is worked out head by head only when something is hooked to it.
+    """
+
+    def __init__(self, config: AttentionConfig, d_model: int, rotary: Rotary | None, qk_norm: QKNorm | None) -> None:
+        super().__init__()
+        self.config = config
+        self.d_model = d_model
+        self.rotary = rotary
+        self.qk_norm = qk_norm
+        self.scale = config.scale if config.scale is not None else config.d_key**-0.5
+        self.turned = config.rotated_columns(rotary)
+        self.o = linear(config.n_heads * config.d_value, d_model, config.output_bias)
+        self.hook_q = HookPoint()
+        self.hook_k = HookPoint()
+        self.hook_v = HookPoint()
+        if qk_norm is not None:
+            self.q_norm = qk_norm.build(config.d_key)
+            self.k_norm = qk_norm.build(config.d_key)
+            self.hook_q_normed = HookPoint()
+            self.hook_k_normed = HookPoint()
+        if rotary is not None:
+            self.hook_rot_q = HookPoint()
+            self.hook_rot_k = HookPoint()
+        self.hook_attn_scores = HookPoint()
+        self.hook_pattern = HookPoint()
+        self.hook_z = HookPoint()
+        self.hook_result = HookPoint()
+
+    # -- what a variant says ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def project(
+        self, x: Float[Tensor, "batch pos d_model"]
+    ) -> tuple[
+        Float[Tensor, "batch pos head d_key"],
+        Float[Tensor, "batch pos group d_key"],
+        Float[Tensor, "batch pos group d_value"],
+    ]:
+        """Return queries, keys and values, unrotated, through ``hook_q``, ``hook_k`` and ``hook_v``."""
+
+    @property
+    @abstractmethod
+    def W_Q(self) -> Float[Tensor, "head d_model d_key"]:
+        """Query projection of each head."""
+
+    @property
+    @abstractmethod
+    def W_K(self) -> Float[Tensor, "group d_model d_key"]:
+        """Key projection of each group."""
+
+    @property
+    @abstractmethod
+    def W_V(self) -> Float[Tensor, "group d_model d_value"]:
+        """Value projection of each group."""
+
+    @abstractmethod
+    def factors(self, layer: int, norm: Norm | None) -> Factors:
+        """Return the layer's bilinear forms in float64.
+
+        Parameters
+        ----------
+        layer
+            Index to record.
+        norm
+            Input norm to fold into the projections (inner norms' gains are then folded too); None: fold nothing.
+
+        Raises
+        ------
+        ValueError
+            If a weight is NaN or Inf; names layer, head and matrix.
+        """
+
+    # -- views in TransformerLens's shapes ----------------------------------------------------------------------------
+
+    @property
+    def W_O(self) -> Float[Tensor, "head d_value d_model"]:
+        """Output projection of each head (a view)."""
+        return self.o.weight.T.unflatten(0, (self.config.n_heads, self.config.d_value))
+
+    @property
+    def b_O(self) -> Float[Tensor, " d_model"]:
+        """Output bias, zeros if there is none."""
+        return self.o.weight.new_zeros(self.d_model) if self.o.bias is None else self.o.bias
+
+    @property
+    def head_to_group(self) -> list[int]:
+        """Group of each query head."""
+        return self.config.head_to_group
+
+    def group_of(self, head: int) -> int:
+        """Return the key/value group of a query head; IndexError names the range."""
+        if not 0 <= head < self.config.n_heads:
+            raise IndexError(f"head {head} does not exist: this layer has heads 0–{self.config.n_heads - 1}")
+        return self.head_to_group[head]
+
+    def QK(self, head: int) -> FactoredMatrix:
+        """Return ``W_Q[head] W_K[group]^T`` in factored shape, without positions, norms or scale."""
+        group = self.group_of(head)
+        return FactoredMatrix(self.W_Q[head], self.W_K[group].T)
+
+    def OV(self, head: int) -> FactoredMatrix:
+        """Return ``W_V[group] W_O[head]`` in factored shape."""
+        group = self.group_of(head)
+        return FactoredMatrix(self.W_V[group], self.W_O[head])
+
+    def planes(self, first_column: int = 0) -> Planes | None:
+        """Return the rotary planes of a head's key, counted from `first_column`; None without rotary positions."""
+        if self.rotary is None:
+            return None
+        theta = self.rotary.frequencies(self.turned.stop - self.turned.start).double()
+        return Planes(self.turned.start - first_column, theta, self.rotary.interleaved, self.rotary.amplitude)
+
+    # -- the part all variants share ----------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch pos d_model"],
+        positions: Int[Tensor, "batch pos"],
+        visible: Bool[Tensor, "batch #head query_pos key_pos"],
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """Attend.
+
+        Parameters
+        ----------
+        x
+            Normalised residual stream.
+        positions
+            Position of each token, for the rotation.
+        visible
+            True where a query may look at a key. A query that may look nowhere (a pad) gets a pattern of zeros.
+        """
+        q, k, v = self.project(x)
+        q, k = self._place(q, k, positions)
+        per_group = self.config.n_heads // self.config.n_groups
+        grouped_q = q.unflatten(2, (self.config.n_groups, per_group))
+        scores = torch.einsum("bqgnd,bkgd->bgnqk", grouped_q, k).flatten(1, 2) * self.scale
+        scores = self.hook_attn_scores(scores.masked_fill(~visible, -math.inf))
+        pattern = self.hook_pattern(masked_softmax(scores, visible).to(v.dtype))
+        grouped = pattern.unflatten(1, (self.config.n_groups, per_group))
+        z = self.hook_z(torch.einsum("bgnqk,bkgd->bqgnd", grouped, v).flatten(2, 3))
+        if self.hook_result.has_hooks():
+            result = self.hook_result(torch.einsum("bphd,hdm->bphm", z, self.W_O))
+            return result.sum(2) + self.b_O
+        return self.o(z.flatten(2))
+
+    def _place(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Apply the q/k norm and the rotation, in the configured order."""
+        where = None if self.qk_norm is None else self.qk_norm.where
+        if where == "before":
+            q, k = self.hook_q_normed(self.q_norm(q)), self.hook_k_normed(self.k_norm(k))
+        if self.rotary is not None:
+            q = self.hook_rot_q(self._rotate(q, positions, self.rotary))
+            k = self.hook_rot_k(self._rotate(k, positions, self.rotary))
+        if where == "after":
+            q, k = self.hook_q_normed(self.q_norm(q)), self.hook_k_normed(self.k_norm(k))
+        return q, k
+
+    def _rotate(self, x: Tensor, positions: Tensor, rotary: Rotary) -> Tensor:
+        start, stop = self.turned.start, self.turned.stop
+        turned = rotate(x[..., start:stop], positions, rotary)
+        if stop - start == x.shape[-1]:
+            return turned
+        return torch.cat((x[..., :start], turned, x[..., stop:]), dim=-1)
+
+
+def masked_softmax(
+    scores: Float[Tensor, "batch head query_pos key_pos"],
+    visible: Bool[Tensor, "batch #head query_pos key_pos"],
+) -> Float[Tensor, "batch head query_pos key_pos"]:
+    """Softmax over the visible keys: exactly zero elsewhere, a row of zeros (not NaN) where nothing is visible.
+
+    Computed in float32 for half-precision scores.
+    """
+    if scores.dtype in (torch.float16, torch.bfloat16):
+        scores = scores.float()
+    nothing = ~visible.any(-1, keepdim=True)
+    pattern = scores.masked_fill(nothing, 0.0).softmax(-1)
+    return pattern * visible
+
+
+def linear(d_in: int, d_out: int, bias: bool = False) -> nn.Linear:
+    """Return a projection with weights drawn from ``N(0, 1 / d_in)`` and zero bias."""
+    layer = nn.Linear(d_in, d_out, bias=bias)
+    nn.init.normal_(layer.weight, std=d_in**-0.5)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+def per_head(weight: Float[Tensor, "rows d_in"], width: int) -> Float[Tensor, "head d_in width"]:
+    """View a stacked projection as one matrix a head."""
+    return weight.unflatten(0, (-1, width)).transpose(1, 2)
+
+
+Variant = TypeVar("Variant", bound=AttentionConfig)
+
+VARIANTS: dict[str, Callable[[dict[str, Any]], AttentionConfig]] = {}
+
+
+def register(cls: type[Variant]) -> type[Variant]:
+    """Class decorator: make a variant's configuration known by each of its names."""
+    for name in cls.variants:
+        if name in VARIANTS:
+            raise ValueError(f"variant {name!r} is registered twice")
+        VARIANTS[name] = lambda fields: cls(**fields)
+    return cls
+
+
+def attention_from_dict(data: dict[str, Any]) -> AttentionConfig:
+    """Build a configuration from `AttentionConfig.to_dict`'s description.
+
+    Raises
+    ------
+    ValueError
+        If the variant is unknown (lists the known ones), a field is unknown or missing, or the fields describe another
+        variant than the one named.
+    """
+    fields = dict(data)
+    variant = fields.pop("variant", None)
+    if variant not in VARIANTS:
+        raise ValueError(f"attention.variant should be one of {sorted(VARIANTS)} but got {variant!r}")
+    try:
+        config = VARIANTS[variant](fields)
+    except TypeError as error:
+        raise ValueError(f"attention of variant {variant!r}: {error}") from error
+    if config.variant != variant:
+        raise ValueError(f"attention.variant is {variant!r} but its fields describe {config.variant!r}")
+    return config
+
+
+__all__ = [
+    "VARIANTS",
+    "Attention",
+    "AttentionConfig",
+    "QKNorm",
+    "attention_from_dict",
+    "linear",
+    "masked_softmax",
+    "per_head",
+    "qk_norm_from",
+    "register",
+    "require_positive",
+]

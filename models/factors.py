@@ -1,0 +1,280 @@
+"""What one attention layer looks like to a measure: bilinear forms in factored shape, what is shared kept shared.
+
+A head's form is ``A_h = left[h] @ R @ right[h]^T`` with `R` a rotation of the head's columns (identity without rotary
+positions). It is never multiplied out. A measure needs only inner products of forms, and for those only the small
+products ``M_ij = F_i^T F_j`` of a side's factors (`HeadStack.cross`); each kind of stack forms them in the way that is
+cheapest for what its heads share.
+
+Everything here is float64. Nothing here knows a network, a file or a table.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+class HeadStack(ABC):
+    """One factor a head, ``[head, d_in, width]``, stored as its variant shares it."""
+
+    n_heads: int
+    d_in: int
+    width: int
+
+    @abstractmethod
+    def cross(self, rows: slice, cols: slice) -> Float[Tensor, "rows cols width width"]:
+        """Return ``M[i, j] = F_i^T F_j`` for the heads in `rows` and in `cols`."""
+
+    @abstractmethod
+    def dense(self, head: int) -> Float[Tensor, "d_in width"]:
+        """Return one head's factor written out."""
+
+    @abstractmethod
+    def scale_columns(self, gain: Float[Tensor, " width"]) -> HeadStack:
+        """Return the stack with every head's columns multiplied by `gain`."""
+
+
+@dataclass(frozen=True)
+class Separate(HeadStack):
+    """One dense factor a group; query heads may share one (``of_head``: head -> group).
+
+    Parameters
+    ----------
+    weight
+        ``[group, width, d_in]``, float64; row-major, so that stacking the groups is free.
+    of_head
+        ``[head]`` group of each query head.
+    """
+
+    weight: Float[Tensor, "group width d_in"]
+    of_head: Int[Tensor, " head"]
+
+    @property
+    def n_heads(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Number of query heads."""
+        return len(self.of_head)
+
+    @property
+    def width(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Columns of a head's factor."""
+        return self.weight.shape[1]
+
+    @property
+    def d_in(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Rows of a head's factor."""
+        return self.weight.shape[2]
+
+    def cross(self, rows: slice, cols: slice) -> Float[Tensor, "rows cols width width"]:
+        """One product over the distinct groups, then an index."""
+        of_row, of_col = self.of_head[rows], self.of_head[cols]
+        row_groups, row_index = of_row.unique(return_inverse=True)
+        col_groups, col_index = of_col.unique(return_inverse=True)
+        product = (_take(self.weight, row_groups) @ _take(self.weight, col_groups).T).view(
+            len(row_groups), self.width, len(col_groups), self.width
+        )
+        product = product.transpose(1, 2)
+        if len(row_groups) == len(of_row) and len(col_groups) == len(of_col):
+            return product
+        return product[row_index][:, col_index]
+
+    def dense(self, head: int) -> Float[Tensor, "d_in width"]:
+        """Return the factor of the head's group."""
+        return self.weight[self.of_head[head]].T
+
+    def scale_columns(self, gain: Float[Tensor, " width"]) -> Separate:
+        """Scale every group's columns."""
+        return Separate(self.weight * gain[:, None], self.of_head)
+
+
+def _take(weight: Tensor, groups: Tensor) -> Tensor:
+    """Rows of consecutive groups as one matrix, without a copy."""
+    first, last = int(groups[0]), int(groups[-1])
+    if last - first + 1 != len(groups):
+        return weight[groups].flatten(0, 1)
+    return weight[first : last + 1].flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class SharedPlusPrivate(HeadStack):
+    """LRKV's factors, ``F_h = S + U_h B_h^T``: the base enters once, the residuals at their rank.
+
+    Parameters
+    ----------
+    shared
+        ``[d_in, width]``, the base S.
+    down
+        ``[head, d_in, rank]``, the factors U.
+    up
+        ``[head, width, rank]``, the factors B.
+    """
+
+    shared: Float[Tensor, "d_in width"]
+    down: Float[Tensor, "head d_in rank"]
+    up: Float[Tensor, "head width rank"]
+
+    @property
+    def n_heads(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Number of heads."""
+        return self.down.shape[0]
+
+    @property
+    def d_in(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Rows of a head's factor."""
+        return self.shared.shape[0]
+
+    @property
+    def width(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Columns of a head's factor."""
+        return self.shared.shape[1]
+
+    def cross(self, rows: slice, cols: slice) -> Float[Tensor, "rows cols width width"]:
+        """``S^T S + (S^T U_j) B_j^T + B_i (U_i^T S) + B_i (U_i^T U_j) B_j^T``."""
+        down_i, down_j, up_i, up_j = self.down[rows], self.down[cols], self.up[rows], self.up[cols]
+        mixed = self._mixed
+        rank = self.down.shape[2]
+        flat_i = down_i.transpose(1, 2).reshape(-1, self.d_in)
+        flat_j = down_j.transpose(1, 2).reshape(-1, self.d_in)
+        inner = (flat_i @ flat_j.T).view(len(down_i), rank, len(down_j), rank).transpose(1, 2)
+        both = (up_i[:, None] @ inner) @ up_j.transpose(1, 2)[None]
+        return self._base_gram + mixed[rows].transpose(1, 2)[:, None] + mixed[cols][None] + both
+
+    @cached_property
+    def _base_gram(self) -> Float[Tensor, "width width"]:
+        return self.shared.T @ self.shared
+
+    @cached_property
+    def _mixed(self) -> Float[Tensor, "head width width"]:
+        return (self.shared.T @ self.down) @ self.up.transpose(1, 2)
+
+    def dense(self, head: int) -> Float[Tensor, "d_in width"]:
+        """Return ``S + U_h B_h^T``."""
+        return self.shared + self.down[head] @ self.up[head].T
+
+    def scale_columns(self, gain: Float[Tensor, " width"]) -> SharedPlusPrivate:
+        """Scale the base's columns and the residuals' way up."""
+        return SharedPlusPrivate(self.shared * gain, self.down, self.up * gain[:, None])
+
+
+@dataclass(frozen=True)
+class Through(HeadStack):
+    """Factors behind one map that all heads share, ``F_h = base @ inner[h]`` (MLA's down-projection).
+
+    Parameters
+    ----------
+    base
+        ``[d_in, latent]``.
+    inner
+        A stack over the latent.
+    """
+
+    base: Float[Tensor, "d_in latent"]
+    inner: Separate
+
+    @property
+    def n_heads(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Number of heads."""
+        return self.inner.n_heads
+
+    @property
+    def d_in(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Rows of a head's factor."""
+        return self.base.shape[0]
+
+    @property
+    def width(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Columns of a head's factor."""
+        return self.inner.width
+
+    def cross(self, rows: slice, cols: slice) -> Float[Tensor, "rows cols width width"]:
+        """``inner_i^T (base^T base) inner_j``: the latent's Gram matrix once."""
+        weight, of_head = self.inner.weight, self.inner.of_head
+        left = (weight[of_head[rows]] @ self._gram).flatten(0, 1)
+        right = weight[of_head[cols]].flatten(0, 1)
+        return (left @ right.T).view(-1, self.width, len(of_head[cols]), self.width).transpose(1, 2)
+
+    @cached_property
+    def _gram(self) -> Float[Tensor, "latent latent"]:
+        return self.base.T @ self.base
+
+    def dense(self, head: int) -> Float[Tensor, "d_in width"]:
+        """Return ``base @ inner[head]``."""
+        return self.base @ self.inner.dense(head)
+
+    def scale_columns(self, gain: Float[Tensor, " width"]) -> Through:
+        """Scale the inner columns."""
+        return Through(self.base, self.inner.scale_columns(gain))
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Rotary planes of a head's columns: ``2 len(theta)`` columns from `start` on; the others do not turn.
+
+    Parameters
+    ----------
+    start
+        First column that turns.
+    theta
+        ``[plane]`` frequency, radians a position, float64.
+    interleaved
+        Pairs ``(a, b)`` are neighbours; otherwise all first columns stand before all second ones.
+    amplitude
+        Factor on the rotated columns of both sides (YaRN), 1 otherwise.
+    """
+
+    start: int
+    theta: Float[Tensor, " plane"]
+    interleaved: bool = False
+    amplitude: float = 1.0
+
+    @property
+    def stop(self) -> int:
+        """Column behind the last one that turns."""
+        return self.start + 2 * len(self.theta)
+
+    @property
+    def pairs(self) -> tuple[slice, slice]:
+        """Columns ``a`` and columns ``b`` of the planes."""
+        if self.interleaved:
+            return slice(self.start, self.stop, 2), slice(self.start + 1, self.stop, 2)
+        middle = self.start + len(self.theta)
+        return slice(self.start, middle), slice(middle, self.stop)
+
+
+@dataclass(frozen=True)
+class BilinearForm:
+    """One form a head: ``A_h(delta) = left[h] @ R_delta @ right[h]^T``."""
+
+    left: HeadStack
+    right: HeadStack
+    planes: Planes | None = None
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The forms of one layer.
+
+    Parameters
+    ----------
+    layer
+        Index of the layer.
+    n_heads
+        Query heads.
+    circuits
+        ``circuits["qk"]`` and ``circuits["ov"]``: part -> forms whose inner products add up. Every variant has the
+        part ``"all"``, or, where the score is a sum of unlike things (MLA), parts apart and ``"joint"``.
+    folded
+        Whether the input norm's gain is folded into the factors.
+    notes
+        What a reader of a measure must know about these factors.
+    """
+
+    layer: int
+    n_heads: int
+    circuits: Mapping[str, Mapping[str, tuple[BilinearForm, ...]]]
+    folded: bool
+    notes: tuple[str, ...] = field(default=())

@@ -1,0 +1,76 @@
+"""From weights to factors: checked, upcast to float64, with the norms' gains folded in where asked."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from .attention import Attention, AttentionConfig
+from .factors import HeadStack, Separate
+from .norms import Norm
+
+
+def check_finite(layer: int, name: str, weight: Float[Tensor, "*shape"]) -> None:
+    """Raise ValueError naming layer, head and matrix if `weight` holds NaN or Inf."""
+    # A sum is NaN or Inf whenever an entry is, and one pass is cheaper than a mask of the weight's size.
+    if bool(torch.isfinite(weight.sum(dtype=torch.float64))):
+        return
+    bad: Bool[Tensor, "*shape"] = ~torch.isfinite(weight)
+    if not bool(bad.any()):
+        return
+    if weight.ndim == 3:
+        head = int(bad.flatten(1).any(1).nonzero()[0])
+        where = f"layer {layer}, head {head}, {name}"
+    else:
+        where = f"layer {layer}, {name}"
+    raise ValueError(f"{where} holds {int(bad.sum())} values that are NaN or Inf; expected finite weights")
+
+
+def matrix(layer: int, name: str, weight: Float[Tensor, "*shape"], norm: Norm | None = None) -> Float[Tensor, "*shape"]:
+    """Return a weight (last axis: input) checked, in float64, with the norm before it folded in."""
+    weight = weight.detach()
+    check_finite(layer, name, weight)
+    weight = weight.double()
+    return weight if norm is None else norm.fold(weight)
+
+
+def stack(
+    layer: int,
+    name: str,
+    weight: Float[Tensor, "rows d_in"],
+    width: int,
+    norm: Norm | None,
+    of_head: Int[Tensor, " head"],
+) -> Separate:
+    """Return a stacked projection ``[group * width, d_in]`` as one factor a group."""
+    return Separate(matrix(layer, name, weight.unflatten(0, (-1, width)), norm).contiguous(), of_head)
+
+
+def fold_qk_gains(
+    q: HeadStack, k: HeadStack, attention: Attention, fold: bool, notes: list[str]
+) -> tuple[HeadStack, HeadStack]:
+    """Return queries and keys with the q/k norm's gains folded into their columns, and note what is left out.
+
+    A gain before the rotation belongs to the factor's columns on either side; one after the rotation stands between
+    the query's and the key's rotation, ``W_Q R_i diag(g_q g_k) R_j^T W_K^T``, which depends on both positions. It is
+    then taken for a key at position 0, where the form is ``W_Q R_delta (W_K diag(g_q g_k))^T``.
+    """
+    norm = attention.qk_norm
+    if norm is None:
+        return q, k
+    notes.append("q/k norm: its data-dependent scalar per head and token is not part of the form")
+    if not (norm.gain and fold):
+        return q, k
+    g_q, g_k = attention.q_norm.gain.double(), attention.k_norm.gain.double()
+    if norm.where == "before":
+        return q.scale_columns(g_q), k.scale_columns(g_k)
+    if attention.rotary is not None:
+        notes.append("q/k norm gain after the rotation depends on both positions: taken for a key at position 0")
+    return q, k.scale_columns(g_q * g_k)
+
+
+def note_biases(config: AttentionConfig, notes: list[str]) -> None:
+    """Say that biases are outside a bilinear form."""
+    if config.bias:
+        notes.append("query, key and value biases are not part of the forms")

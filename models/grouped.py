@@ -1,0 +1,150 @@
+"""MHA, GQA and MQA: one family, told apart by the number of key/value groups.
+
+References
+----------
+Vaswani et al. (arXiv 1706.03762); Shazeer (arXiv 1911.02150); Ainslie et al. (arXiv 2305.13245).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .attention import (
+    Attention,
+    AttentionConfig,
+    QKNorm,
+    linear,
+    per_head,
+    qk_norm_from,
+    register,
+    require_positive,
+)
+from .factors import BilinearForm, Factors
+from .folding import fold_qk_gains, note_biases, stack
+from .norms import Norm
+from .rope import Rotary
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class GroupedConfig(AttentionConfig):
+    """Heads in groups that share a key and a value.
+
+    Parameters
+    ----------
+    d_head
+        Width of queries, keys and values.
+    n_kv_heads
+        Groups; None: one a head (MHA). 1 is MQA, anything between is GQA.
+    qk_norm
+        RMS norm of queries and keys.
+    """
+
+    d_head: int
+    n_kv_heads: int | None = None
+    qk_norm: QKNorm | None = None
+
+    variants: ClassVar[tuple[str, ...]] = ("mha", "gqa", "mqa")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("d_head", self.d_head)
+        object.__setattr__(self, "qk_norm", qk_norm_from(self.qk_norm))
+        object.__setattr__(self, "n_kv_heads", self.n_heads if self.n_kv_heads is None else self.n_kv_heads)
+        require_positive("n_kv_heads", self.n_groups)
+        if self.n_heads % self.n_groups:
+            divisors = [g for g in range(1, self.n_heads + 1) if self.n_heads % g == 0]
+            raise ValueError(
+                f"attention.n_kv_heads should divide n_heads={self.n_heads} (one of {divisors}) but got {self.n_groups}"
+            )
+
+    @property
+    def variant(self) -> str:
+        """``"mha"``, ``"mqa"`` or ``"gqa"``."""
+        if self.n_groups == self.n_heads:
+            return "mha"
+        return "mqa" if self.n_groups == 1 else "gqa"
+
+    @property
+    def n_groups(self) -> int:
+        """Number of key/value groups."""
+        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+
+    @property
+    def d_key(self) -> int:
+        """Width of queries and keys."""
+        return self.d_head
+
+    @property
+    def d_value(self) -> int:
+        """Width of values."""
+        return self.d_head
+
+    @property
+    def rotary_width(self) -> None:
+        """Free to choose."""
+        return
+
+    def build(self, d_model: int, rotary: Rotary | None) -> GroupedAttention:
+        """Return the module, initialised at random."""
+        return GroupedAttention(self, d_model, rotary)
+
+
+class GroupedAttention(Attention):
+    """Attention with one key and value projection a group."""
+
+    def __init__(self, config: GroupedConfig, d_model: int, rotary: Rotary | None) -> None:
+        super().__init__(config, d_model, rotary, config.qk_norm)
+        self.q = linear(d_model, config.n_heads * config.d_head, config.bias)
+        self.k = linear(d_model, config.n_groups * config.d_head, config.bias)
+        self.v = linear(d_model, config.n_groups * config.d_head, config.bias)
+        self.d_head = config.d_head
+
+    def project(
+        self, x: Float[Tensor, "batch pos d_model"]
+    ) -> tuple[
+        Float[Tensor, "batch pos head d_key"],
+        Float[Tensor, "batch pos group d_key"],
+        Float[Tensor, "batch pos group d_value"],
+    ]:
+        """Project and split into heads and groups."""
+        split = (-1, self.d_head)
+        return (
+            self.hook_q(self.q(x).unflatten(2, split)),
+            self.hook_k(self.k(x).unflatten(2, split)),
+            self.hook_v(self.v(x).unflatten(2, split)),
+        )
+
+    @property
+    def W_Q(self) -> Float[Tensor, "head d_model d_key"]:
+        """Query projection of each head (a view)."""
+        return per_head(self.q.weight, self.d_head)
+
+    @property
+    def W_K(self) -> Float[Tensor, "group d_model d_key"]:
+        """Key projection of each group (a view)."""
+        return per_head(self.k.weight, self.d_head)
+
+    @property
+    def W_V(self) -> Float[Tensor, "group d_model d_value"]:
+        """Value projection of each group (a view)."""
+        return per_head(self.v.weight, self.d_head)
+
+    def factors(self, layer: int, norm: Norm | None) -> Factors:
+        """One dense factor a head (queries, outputs) or group (keys, values)."""
+        heads = torch.arange(self.config.n_heads)
+        groups = torch.tensor(self.head_to_group)
+        q = stack(layer, "W_Q", self.q.weight, self.d_head, norm, heads)
+        k = stack(layer, "W_K", self.k.weight, self.d_head, norm, groups)
+        v = stack(layer, "W_V", self.v.weight, self.d_head, norm, groups)
+        o = stack(layer, "W_O", self.o.weight.T, self.d_head, None, heads)
+        notes: list[str] = []
+        q, k = fold_qk_gains(q, k, self, norm is not None, notes)
+        note_biases(self.config, notes)
+        circuits = {"qk": {"all": (BilinearForm(q, k, self.planes()),)}, "ov": {"all": (BilinearForm(v, o),)}}
+        return Factors(layer, self.config.n_heads, circuits, norm is not None, tuple(notes))

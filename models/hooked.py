@@ -1,0 +1,411 @@
+"""The hooked wrapper: one decoder-only transformer around any attention variant, with TransformerLens's interface."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformer_lens import FactoredMatrix
+from transformer_lens.hook_points import HookPoint
+
+from .attention import Attention
+from .config import ModelConfig
+from .factors import Factors
+from .hooks import HookedRoot
+from .text import TextInterface
+
+ReturnType = Literal["logits", "loss", "both"] | None
+
+
+@dataclass(frozen=True)
+class LensConfig:
+    """A model's configuration under TransformerLens's names, for its tools (`ActivationCache`, patching, ...)."""
+
+    n_layers: int
+    n_heads: int
+    n_key_value_heads: int | None
+    d_model: int
+    d_head: int
+    d_mlp: int | None
+    d_vocab: int
+    n_ctx: int
+    act_fn: str | None
+    normalization_type: str
+    positional_embedding_type: str
+    attn_only: bool
+    eps: float
+    dtype: torch.dtype
+    device: torch.device
+
+
+class Block(nn.Module):
+    """Attention and MLP, each added to the residual stream after a norm of its own."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.ln1 = config.norm.build(config.d_model)
+        self.attn = config.attention.build(config.d_model, config.rotary)
+        self.hook_resid_pre = HookPoint()
+        self.hook_attn_out = HookPoint()
+        if config.mlp is not None:
+            self.ln2 = config.norm.build(config.d_model)
+            self.mlp = config.mlp.build(config.d_model)
+            self.hook_resid_mid = HookPoint()
+            self.hook_mlp_out = HookPoint()
+        self.hook_resid_post = HookPoint()
+        self.has_mlp = config.mlp is not None
+
+    def forward(
+        self,
+        resid: Float[Tensor, "batch pos d_model"],
+        positions: Int[Tensor, "batch pos"],
+        visible: Bool[Tensor, "batch 1 query_pos key_pos"],
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """Return the residual stream after this block."""
+        resid = self.hook_resid_pre(resid)
+        resid = resid + self.hook_attn_out(self.attn(self.ln1(resid), positions, visible))
+        if self.has_mlp:
+            resid = self.hook_resid_mid(resid)
+            resid = resid + self.hook_mlp_out(self.mlp(self.ln2(resid)))
+        return self.hook_resid_post(resid)
+
+    def factors(self, layer: int, *, fold_norm: bool = True) -> Factors:
+        """Return the attention's bilinear forms, by default with the input norm's gain folded in."""
+        return self.attn.factors(layer, self.ln1 if fold_norm else None)
+
+
+class Table(nn.Module):
+    """A vocabulary of vectors, ``[d_vocab, d_model]``: the embedding, and transposed the unembedding."""
+
+    def __init__(self, rows: int, d_model: int, std: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(rows, d_model))
+        nn.init.normal_(self.weight, std=std)
+
+
+class HookedModel(TextInterface, HookedRoot):
+    """A decoder-only transformer whose every step can be read and edited.
+
+    Parameters
+    ----------
+    config
+        What to build; weights are drawn at random from torch's global generator.
+    tokenizer
+        A Hugging Face tokenizer, or a function that returns one when text first comes; None: tokens only.
+
+    Notes
+    -----
+    Hook points carry TransformerLens's names (``blocks.{l}.attn.hook_q``, ``hook_embed``, ...); see `Attention` and the
+    variants for the added ones. `config` is headscope's configuration, `cfg` the same under TransformerLens's names.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from headscope.models import HookedModel, LRKVConfig, ModelConfig
+    >>> model = HookedModel(ModelConfig(d_model=32, n_layers=1, d_vocab=50, n_ctx=16,
+    ...                                 attention=LRKVConfig(n_heads=4, d_head=8, rank=2)))
+    >>> logits, cache = model.run_with_cache(torch.tensor([3, 1, 4]))
+    >>> cache["blocks.0.attn.hook_k_private"].shape
+    torch.Size([1, 3, 4, 8])
+    """
+
+    def __init__(self, config: ModelConfig, tokenizer: Any | Callable[[], Any] | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self._tokenizer = tokenizer
+        self.embed = Table(config.d_vocab, config.d_model, std=0.02)
+        self.hook_embed = HookPoint()
+        if config.positions == "learned":
+            self.pos_embed = Table(config.n_ctx, config.d_model, std=0.02)
+            self.hook_pos_embed = HookPoint()
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.ln_final = config.norm.build(config.d_model)
+        self.unembed = Table(config.d_vocab, config.d_model, std=config.d_model**-0.5)
+        if config.tie_embeddings:
+            self.unembed.weight = self.embed.weight
+        with torch.no_grad():  # the residual stream keeps its size however many blocks add to it
+            for block in self.layers:
+                block.attn.o.weight.mul_((2 * config.n_layers) ** -0.5)
+                if block.has_mlp:
+                    block.mlp.down.weight.mul_((2 * config.n_layers) ** -0.5)
+        self.setup()
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        input: str | list[str] | Int[Tensor, "*batch pos"] | Float[Tensor, "batch pos d_model"],
+        return_type: ReturnType = "logits",
+        *,
+        attention_mask: Int[Tensor, "batch pos"] | Bool[Tensor, "batch pos"] | None = None,
+        positions: Int[Tensor, "batch pos"] | None = None,
+        loss_per_token: bool = False,
+        start_at_layer: int | None = None,
+        stop_at_layer: int | None = None,
+    ) -> Any:
+        """Run the model.
+
+        Parameters
+        ----------
+        input
+            Text, a list of texts, tokens ``[batch, pos]`` or ``[pos]``; with `start_at_layer` a residual stream.
+        return_type
+            ``"logits"`` ``[batch, pos, d_vocab]``, ``"loss"`` (mean next-token cross-entropy in nats, pads left out),
+            ``"both"`` or None.
+        attention_mask
+            1 for a token, 0 for a pad, on either side. Pads are never attended to and attend to nothing.
+        positions
+            Position of each token; by default counted from the first token that is not a pad.
+        loss_per_token
+            Loss as ``[batch, pos - 1]`` instead of its mean.
+        start_at_layer, stop_at_layer
+            Run only the blocks from the one to before the other (negative counts from the end). With
+            `stop_at_layer` the residual stream before that block is returned.
+
+        Raises
+        ------
+        IndexError
+            If a token is outside the vocabulary, or a layer does not exist.
+        ValueError
+            If shapes do not fit, or the input is longer than learned positions reach.
+        TokenizerError
+            If text is given and there is no tokenizer.
+        """
+        if isinstance(input, str | list):
+            input, text_mask = self.tokenize(input)
+            attention_mask = text_mask if attention_mask is None else attention_mask
+        first, last = self._layer_range(start_at_layer, stop_at_layer)
+        if start_at_layer is None and input.ndim == 1:
+            input = input[None]
+        mask = self._mask(attention_mask, input)
+        if positions is None:
+            positions = (mask.long().cumsum(-1) - 1).clamp_min(0)
+        elif positions.shape != input.shape[:2]:
+            raise ValueError(f"positions should be {tuple(input.shape[:2])} but are {tuple(positions.shape)}")
+        resid = self._embed(input, positions) if start_at_layer is None else self._check_resid(input)
+        visible = self._visible(mask)
+        for block in self.layers[first:last]:
+            resid = block(resid, positions, visible)
+        if stop_at_layer is not None:
+            return resid
+        if return_type is None:
+            return None
+        logits = self.ln_final(resid) @ self.W_U
+        if return_type == "logits":
+            return logits
+        if start_at_layer is not None:
+            raise ValueError(f"return_type={return_type!r} needs tokens: it is not available with start_at_layer")
+        loss = next_token_loss(logits, input, mask, per_token=loss_per_token)
+        if return_type == "loss":
+            return loss
+        if return_type == "both":
+            return logits, loss
+        raise ValueError(f"return_type should be 'logits', 'loss', 'both' or None but got {return_type!r}")
+
+    def _layer_range(self, start: int | None, stop: int | None) -> tuple[int, int]:
+        count = self.config.n_layers
+        bounds = []
+        for name, value, default in (("start_at_layer", start, 0), ("stop_at_layer", stop, count)):
+            layer = default if value is None else value + count if value < 0 else value
+            if not 0 <= layer <= count:
+                raise IndexError(f"{name}={value} does not exist: this model has layers 0–{count - 1}")
+            bounds.append(layer)
+        return bounds[0], bounds[1]
+
+    def _mask(self, mask: Tensor | None, input: Tensor) -> Bool[Tensor, "batch pos"]:
+        if input.ndim < 2:
+            raise ValueError(f"the input should be [batch, pos] but has shape {tuple(input.shape)}")
+        if mask is None:
+            return torch.ones(input.shape[:2], dtype=torch.bool, device=input.device)
+        if mask.shape != input.shape[:2]:
+            raise ValueError(f"attention_mask should be {tuple(input.shape[:2])} but is {tuple(mask.shape)}")
+        return mask.to(input.device).bool()
+
+    @staticmethod
+    def _visible(mask: Bool[Tensor, "batch pos"]) -> Bool[Tensor, "batch 1 query_pos key_pos"]:
+        count = mask.shape[1]
+        causal = torch.ones(count, count, dtype=torch.bool, device=mask.device).tril()
+        return (causal & mask[:, None, :] & mask[:, :, None])[:, None]
+
+    def _check_resid(self, resid: Tensor) -> Tensor:
+        if resid.ndim != 3 or resid.shape[-1] != self.config.d_model:
+            raise ValueError(
+                f"with start_at_layer the input should be [batch, pos, {self.config.d_model}] "
+                f"but is {tuple(resid.shape)}"
+            )
+        return resid
+
+    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        if tokens.ndim != 2 or tokens.dtype.is_floating_point:
+            raise ValueError(f"tokens should be integers [batch, pos] but are {tokens.dtype} {tuple(tokens.shape)}")
+        if tokens.numel() and not (int(tokens.min()) >= 0 and int(tokens.max()) < self.config.d_vocab):
+            raise IndexError(
+                f"tokens should be in 0–{self.config.d_vocab - 1} "
+                f"but reach from {int(tokens.min())} to {int(tokens.max())}"
+            )
+        resid = self.hook_embed(F.embedding(tokens, self.embed.weight))
+        if self.config.positions != "learned":
+            return resid
+        if positions.numel() and int(positions.max()) >= self.config.n_ctx:
+            raise ValueError(
+                f"positions reach {int(positions.max())} but the model has learned {self.config.n_ctx} (n_ctx)"
+            )
+        return resid + self.hook_pos_embed(F.embedding(positions, self.pos_embed.weight))
+
+    # -- weights and parts --------------------------------------------------------------------------------------------
+
+    @property
+    def layers(self) -> list[Block]:
+        """The blocks, as a list that type checkers understand."""
+        return list(self.blocks)  # pyright: ignore[reportReturnType]
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the embedding, where tokens are expected."""
+        return self.embed.weight.device
+
+    @property
+    def cfg(self) -> LensConfig:
+        """The configuration under TransformerLens's names."""
+        config, attention = self.config, self.config.attention
+        rotary = config.rotary is not None
+        return LensConfig(
+            n_layers=config.n_layers,
+            n_heads=attention.n_heads,
+            n_key_value_heads=None if attention.n_groups == attention.n_heads else attention.n_groups,
+            d_model=config.d_model,
+            d_head=attention.d_value,
+            d_mlp=None if config.mlp is None else config.mlp.d_mlp,
+            d_vocab=config.d_vocab,
+            n_ctx=config.n_ctx,
+            act_fn=None if config.mlp is None else config.mlp.act,
+            normalization_type="LN" if config.norm.kind == "layer" else "RMS",
+            positional_embedding_type="rotary"
+            if rotary
+            else {"learned": "standard"}.get(str(config.positions), "none"),
+            attn_only=config.mlp is None,
+            eps=config.norm.eps,
+            dtype=self.embed.weight.dtype,
+            device=self.device,
+        )
+
+    def _stacked(self, name: str) -> Tensor:
+        return torch.stack([getattr(block.attn, name) for block in self.layers])
+
+    @property
+    def W_Q(self) -> Float[Tensor, "layer head d_model d_key"]:
+        """Query projections of all layers."""
+        return self._stacked("W_Q")
+
+    @property
+    def W_K(self) -> Float[Tensor, "layer group d_model d_key"]:
+        """Key projections of all layers, one a group."""
+        return self._stacked("W_K")
+
+    @property
+    def W_V(self) -> Float[Tensor, "layer group d_model d_value"]:
+        """Value projections of all layers, one a group."""
+        return self._stacked("W_V")
+
+    @property
+    def W_O(self) -> Float[Tensor, "layer head d_value d_model"]:
+        """Output projections of all layers."""
+        return self._stacked("W_O")
+
+    @property
+    def b_O(self) -> Float[Tensor, "layer d_model"]:
+        """Output biases of all layers, zeros where there are none."""
+        return self._stacked("b_O")
+
+    @property
+    def QK(self) -> FactoredMatrix:
+        """``W_Q W_K^T`` of every layer and query head, ``[layer, head, d_model, d_model]`` in factored shape."""
+        return FactoredMatrix(self.W_Q, self.W_K[:, self._groups].transpose(-2, -1))
+
+    @property
+    def OV(self) -> FactoredMatrix:
+        """``W_V W_O`` of every layer and query head, ``[layer, head, d_model, d_model]`` in factored shape."""
+        return FactoredMatrix(self.W_V[:, self._groups], self.W_O)
+
+    @property
+    def _groups(self) -> list[int]:
+        return self.config.attention.head_to_group
+
+    @property
+    def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
+        """Embedding."""
+        return self.embed.weight
+
+    @property
+    def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
+        """Unembedding (a view)."""
+        return self.unembed.weight.T
+
+    @property
+    def b_U(self) -> Float[Tensor, " d_vocab"]:
+        """Unembedding bias: zeros, as the supported families have none."""
+        return self.unembed.weight.new_zeros(self.config.d_vocab)
+
+    @property
+    def W_pos(self) -> Float[Tensor, "n_ctx d_model"]:
+        """Learned positions; AttributeError without them."""
+        return self.pos_embed.weight
+
+    def attention(self, layer: int) -> Attention:
+        """Return a layer's attention; IndexError names the range."""
+        if not 0 <= layer < self.config.n_layers:
+            raise IndexError(f"layer {layer} does not exist: this model has layers 0–{self.config.n_layers - 1}")
+        return self.layers[layer].attn
+
+    def factors(self, layer: int, *, fold_norm: bool = True) -> Factors:
+        """Return a layer's bilinear forms in factored shape."""
+        self.attention(layer)
+        return self.layers[layer].factors(layer, fold_norm=fold_norm)
+
+    def describe(self) -> dict[str, Any]:
+        """Return where the weights come from: no file, but the hash of their names and bytes."""
+        digest = hashlib.sha256()
+        for name, tensor in self.state_dict().items():
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        kinds = sorted({str(p.dtype).removeprefix("torch.") for p in self.parameters()})
+        return {
+            "path": None,
+            "family": "model in memory",
+            "sha256": digest.hexdigest(),
+            "stored_dtypes": kinds,
+        }
+
+    def accumulated_bias(
+        self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
+    ) -> Float[Tensor, " d_model"]:
+        """Return the sum of the output biases that the blocks before `layer` add to the residual stream."""
+        total = self.embed.weight.new_zeros(self.config.d_model)
+        for block in self.layers[:layer]:
+            total = total + block.attn.b_O
+            if include_mlp_biases and block.has_mlp:
+                total = total + block.mlp.b_out
+        return total + self.layers[layer].attn.b_O if mlp_input else total
+
+
+def next_token_loss(
+    logits: Float[Tensor, "batch pos d_vocab"],
+    tokens: Int[Tensor, "batch pos"],
+    mask: Bool[Tensor, "batch pos"],
+    *,
+    per_token: bool = False,
+) -> Float[Tensor, ""] | Float[Tensor, "batch pred"]:
+    """Cross-entropy in nats of each token given those before it.
+
+    Where the predicting token or the predicted one is a pad, the per-token loss is zero and the mean leaves it out.
+    """
+    loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="none")
+    counted = mask[:, 1:] & mask[:, :-1]
+    loss = loss.view(counted.shape) * counted
+    return loss if per_token else loss.sum() / counted.sum()

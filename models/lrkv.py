@@ -1,0 +1,216 @@
+"""LRKV: keys and values as one dense projection shared by the layer plus a low-rank residual of each head's own.
+
+``W_h = W_S + U_h B_h^T``: `W_S` ``[d_model, d_head]``, `U_h` ``[d_model, rank]``, `B_h` ``[d_head, rank]``. A token
+stores one wide shared row ``x W_S`` and one narrow row ``x U_h`` a head; `B_h` is a weight.
+
+References
+----------
+O'Neill, Clancy, Matskevichus, Reid, Low-Rank Key Value Attention (arXiv 2601.11471v3), section 3, equations 2-7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+
+from .attention import (
+    Attention,
+    AttentionConfig,
+    QKNorm,
+    linear,
+    per_head,
+    qk_norm_from,
+    register,
+    require_positive,
+)
+from .factors import BilinearForm, Factors, SharedPlusPrivate
+from .folding import fold_qk_gains, matrix, note_biases, stack
+from .norms import Norm
+from .rope import Rotary
+
+RESIDUAL_RATIO = 0.1
+"""``|U B^T| / |W_S|`` at initialisation: near MQA, yet both factors get a gradient (neither is zero)."""
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class LRKVConfig(AttentionConfig):
+    """Shared base and per-head residuals for keys and values.
+
+    Parameters
+    ----------
+    d_head
+        Width of queries, keys and values.
+    rank
+        Rank of the residuals, 1 to `d_head`.
+    qk_norm
+        RMS norm of queries and of the joint keys (shared and private together).
+    """
+
+    d_head: int
+    rank: int
+    qk_norm: QKNorm | None = None
+
+    variants: ClassVar[tuple[str, ...]] = ("lrkv",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("d_head", self.d_head)
+        object.__setattr__(self, "qk_norm", qk_norm_from(self.qk_norm))
+        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or not 1 <= self.rank <= self.d_head:
+            raise ValueError(
+                f"attention.rank should be an integer from 1 to d_head={self.d_head} but got {self.rank!r} "
+                "(rank 0 is MQA: use n_kv_heads=1)"
+            )
+
+    @property
+    def variant(self) -> str:
+        """``"lrkv"``."""
+        return "lrkv"
+
+    @property
+    def n_groups(self) -> int:
+        """Every head has a key of its own once the residual is added."""
+        return self.n_heads
+
+    @property
+    def d_key(self) -> int:
+        """Width of queries and keys."""
+        return self.d_head
+
+    @property
+    def d_value(self) -> int:
+        """Width of values."""
+        return self.d_head
+
+    @property
+    def rotary_width(self) -> None:
+        """Free to choose."""
+        return
+
+    def build(self, d_model: int, rotary: Rotary | None) -> LRKVAttention:
+        """Return the module, initialised at random."""
+        return LRKVAttention(self, d_model, rotary)
+
+
+class SharedAndPrivate(nn.Module):
+    """One side (keys or values): ``x -> x W_S``, ``x U_h`` and ``(x U_h) B_h^T``.
+
+    Initialised so that ``|U B^T| = 0.1 |W_S|`` in expectation: `U` like any projection, `B` with entries of standard
+    deviation ``0.1 / sqrt(rank)``.
+    """
+
+    def __init__(self, d_model: int, config: LRKVConfig) -> None:
+        super().__init__()
+        self.rank = config.rank
+        self.shared = linear(d_model, config.d_head)
+        self.down = linear(d_model, config.n_heads * config.rank)
+        self.B = nn.Parameter(torch.empty(config.n_heads, config.d_head, config.rank))
+        nn.init.normal_(self.B, std=RESIDUAL_RATIO / config.rank**0.5)
+        self.bias = nn.Parameter(torch.zeros(config.n_heads, config.d_head)) if config.bias else None
+
+    @property
+    def W_S(self) -> Float[Tensor, "d_model d_head"]:
+        """Shared base (a view)."""
+        return self.shared.weight.T
+
+    @property
+    def U(self) -> Float[Tensor, "head d_model rank"]:
+        """Down-factors of the residuals (a view)."""
+        return per_head(self.down.weight, self.rank)
+
+    @property
+    def W(self) -> Float[Tensor, "head d_model d_head"]:
+        """Effective projection of each head, ``W_S + U_h B_h^T`` (computed)."""
+        return self.W_S + self.U @ self.B.transpose(1, 2)
+
+    def coordinates(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos head rank"]:
+        """Return the private coordinates ``x U_h``, what a cache stores."""
+        return self.down(x).unflatten(2, (-1, self.rank))
+
+    def expand(self, coordinates: Float[Tensor, "batch pos head rank"]) -> Float[Tensor, "batch pos head d_head"]:
+        """Return the private residuals ``z B_h^T``."""
+        return torch.einsum("bphr,hdr->bphd", coordinates, self.B)
+
+    def join(
+        self, shared: Float[Tensor, "batch pos d_head"], private: Float[Tensor, "batch pos head d_head"]
+    ) -> Float[Tensor, "batch pos head d_head"]:
+        """Return shared plus private (plus the head's bias)."""
+        joint = shared[:, :, None] + private
+        return joint if self.bias is None else joint + self.bias
+
+    def stack(self, layer: int, side: str, norm: Norm | None) -> SharedPlusPrivate:
+        """Return the side's float64 factors (`side` is ``"K"`` or ``"V"``, for messages)."""
+        down = matrix(layer, f"U_{side}", self.down.weight.unflatten(0, (-1, self.rank)), norm)
+        up = matrix(layer, f"B_{side}", self.B)
+        return SharedPlusPrivate(matrix(layer, f"W_S{side}", self.shared.weight, norm).T, down.transpose(1, 2), up)
+
+
+class LRKVAttention(Attention):
+    """Attention whose keys and values are a shared row plus low-rank residuals.
+
+    Besides the common hook points: ``hook_k_shared``, ``hook_v_shared`` ``[batch, pos, d_head]``; ``hook_k_private``,
+    ``hook_v_private`` ``[batch, pos, head, d_head]``, the residuals ``(x U_h) B_h^T``; and ``hook_k_coords``,
+    ``hook_v_coords`` ``[batch, pos, head, rank]``, the coordinates ``x U_h`` that a factored cache holds.
+    ``hook_k = hook_k_shared + hook_k_private`` (plus the bias, if any).
+    """
+
+    def __init__(self, config: LRKVConfig, d_model: int, rotary: Rotary | None) -> None:
+        super().__init__(config, d_model, rotary, config.qk_norm)
+        self.d_head = config.d_head
+        self.q = linear(d_model, config.n_heads * config.d_head, config.bias)
+        self.k = SharedAndPrivate(d_model, config)
+        self.v = SharedAndPrivate(d_model, config)
+        self.hook_k_shared = HookPoint()
+        self.hook_k_coords = HookPoint()
+        self.hook_k_private = HookPoint()
+        self.hook_v_shared = HookPoint()
+        self.hook_v_coords = HookPoint()
+        self.hook_v_private = HookPoint()
+
+    def project(
+        self, x: Float[Tensor, "batch pos d_model"]
+    ) -> tuple[
+        Float[Tensor, "batch pos head d_key"],
+        Float[Tensor, "batch pos group d_key"],
+        Float[Tensor, "batch pos group d_value"],
+    ]:
+        """Project, hooking the shared row, the coordinates, the residuals and their sum."""
+        q = self.hook_q(self.q(x).unflatten(2, (-1, self.d_head)))
+        k_shared = self.hook_k_shared(self.k.shared(x))
+        k_private = self.hook_k_private(self.k.expand(self.hook_k_coords(self.k.coordinates(x))))
+        v_shared = self.hook_v_shared(self.v.shared(x))
+        v_private = self.hook_v_private(self.v.expand(self.hook_v_coords(self.v.coordinates(x))))
+        return q, self.hook_k(self.k.join(k_shared, k_private)), self.hook_v(self.v.join(v_shared, v_private))
+
+    @property
+    def W_Q(self) -> Float[Tensor, "head d_model d_key"]:
+        """Query projection of each head (a view)."""
+        return per_head(self.q.weight, self.d_head)
+
+    @property
+    def W_K(self) -> Float[Tensor, "group d_model d_key"]:
+        """Effective key projection of each head (computed; edit `k.shared`, `k.down` and `k.B` instead)."""
+        return self.k.W
+
+    @property
+    def W_V(self) -> Float[Tensor, "group d_model d_value"]:
+        """Effective value projection of each head (computed)."""
+        return self.v.W
+
+    def factors(self, layer: int, norm: Norm | None) -> Factors:
+        """Return queries and outputs dense, keys and values as base plus residuals."""
+        heads = torch.arange(self.config.n_heads)
+        q = stack(layer, "W_Q", self.q.weight, self.d_head, norm, heads)
+        o = stack(layer, "W_O", self.o.weight.T, self.d_head, None, heads)
+        k, v = self.k.stack(layer, "K", norm), self.v.stack(layer, "V", norm)
+        notes: list[str] = []
+        q, k = fold_qk_gains(q, k, self, norm is not None, notes)
+        note_biases(self.config, notes)
+        circuits = {"qk": {"all": (BilinearForm(q, k, self.planes()),)}, "ov": {"all": (BilinearForm(v, o),)}}
+        return Factors(layer, self.config.n_heads, circuits, norm is not None, tuple(notes))

@@ -1,0 +1,224 @@
+"""MLA: keys and values expanded from one normalised latent a token, plus one rotary key that all heads share.
+
+``c = RMSNorm(x W_DKV) * g``; ``k_h = [c W_UK[h], RoPE(x W_KR)]``; ``v_h = c W_UV[h]``. The query is dense or goes
+through a normalised latent of its own. A token stores ``c`` and the rotated shared key.
+
+References
+----------
+DeepSeek-V2 (arXiv 2405.04434), section 2.1; DeepSeek-V3 (arXiv 2412.19437).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+
+from .attention import Attention, AttentionConfig, linear, per_head, register, require_positive
+from .factors import BilinearForm, Factors, Separate, Through
+from .folding import matrix, note_biases, stack
+from .norms import Norm
+from .rope import Rotary
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class MLAConfig(AttentionConfig):
+    """Multi-head latent attention.
+
+    Parameters
+    ----------
+    d_latent
+        Width of the key/value latent.
+    d_nope
+        Content columns of a head's query and key.
+    d_rope
+        Rotary columns of a head's query, and the width of the shared rotary key (even; 0: none).
+    d_value_head
+        Width of a head's value.
+    d_q_latent
+        Width of the query's latent; None: a dense query projection.
+    latent_eps
+        Added to the mean square in the latents' norms.
+    latent_norm
+        Whether the latents are normalised.
+    bias
+        Biases on the down-projections (a dense query has none).
+    """
+
+    d_latent: int
+    d_nope: int
+    d_rope: int
+    d_value_head: int
+    d_q_latent: int | None = None
+    latent_eps: float = 1e-6
+    latent_norm: bool = True
+
+    variants: ClassVar[tuple[str, ...]] = ("mla",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("d_latent", "d_nope", "d_value_head"):
+            require_positive(name, getattr(self, name))
+        if self.d_q_latent is not None:
+            require_positive("d_q_latent", self.d_q_latent)
+        if not isinstance(self.d_rope, int) or self.d_rope < 0 or self.d_rope % 2:
+            raise ValueError(f"attention.d_rope should be an even integer >= 0 but got {self.d_rope!r}")
+
+    @property
+    def variant(self) -> str:
+        """``"mla"``."""
+        return "mla"
+
+    @property
+    def n_groups(self) -> int:
+        """Every head has a key of its own once the latent is expanded."""
+        return self.n_heads
+
+    @property
+    def d_key(self) -> int:
+        """Width of queries and keys: content and rotary columns."""
+        return self.d_nope + self.d_rope
+
+    @property
+    def d_value(self) -> int:
+        """Width of values."""
+        return self.d_value_head
+
+    @property
+    def rotary_width(self) -> int:
+        """The rotary channel, no more and no less."""
+        return self.d_rope
+
+    def build(self, d_model: int, rotary: Rotary | None) -> MLAAttention:
+        """Return the module, initialised at random."""
+        return MLAAttention(self, d_model, rotary)
+
+
+class MLAAttention(Attention):
+    """Latent attention.
+
+    Besides the common hook points: ``hook_latent`` ``[batch, pos, d_latent]``, the normalised latent; ``hook_k_rot``
+    ``[batch, pos, d_rope]``, the shared key of the position channel before its rotation; and, with a query latent,
+    ``hook_q_latent`` ``[batch, pos, d_q_latent]``. A head's ``hook_q`` and ``hook_k`` are content columns, then rotary
+    ones.
+    """
+
+    def __init__(self, config: MLAConfig, d_model: int, rotary: Rotary | None) -> None:
+        if rotary is not None and config.d_rope == 0:
+            raise ValueError(
+                "positions are rotary but attention.d_rope is 0: give MLA a rotary channel or no positions"
+            )
+        super().__init__(config, d_model, rotary, qk_norm=None)
+        self.mla = config
+        heads = config.n_heads
+        if config.d_q_latent is None:
+            self.q = linear(d_model, heads * config.d_key)
+        else:
+            self.q_down = linear(d_model, config.d_q_latent, config.bias)
+            self.q_latent_norm = Norm(config.d_q_latent, config.latent_eps) if config.latent_norm else None
+            self.q_up = linear(config.d_q_latent, heads * config.d_key)
+            self.hook_q_latent = HookPoint()
+        self.kv_down = linear(d_model, config.d_latent, config.bias)
+        self.latent_norm = Norm(config.d_latent, config.latent_eps) if config.latent_norm else None
+        self.k_up = linear(config.d_latent, heads * config.d_nope)
+        self.v_up = linear(config.d_latent, heads * config.d_value_head)
+        self.hook_latent = HookPoint()
+        if config.d_rope:
+            self.k_rot = linear(d_model, config.d_rope, config.bias)
+            self.hook_k_rot = HookPoint()
+
+    def project(
+        self, x: Float[Tensor, "batch pos d_model"]
+    ) -> tuple[
+        Float[Tensor, "batch pos head d_key"],
+        Float[Tensor, "batch pos group d_key"],
+        Float[Tensor, "batch pos group d_value"],
+    ]:
+        """Compress, normalise, expand."""
+        heads = (self.config.n_heads, -1)
+        if self.mla.d_q_latent is None:
+            q = self.q(x)
+        else:
+            q_latent = self.q_down(x)
+            q_latent = q_latent if self.q_latent_norm is None else self.q_latent_norm(q_latent)
+            q = self.q_up(self.hook_q_latent(q_latent))
+        latent = self.kv_down(x)
+        latent = self.hook_latent(latent if self.latent_norm is None else self.latent_norm(latent))
+        k = self.k_up(latent).unflatten(2, heads)
+        if self.mla.d_rope:
+            shared = self.hook_k_rot(self.k_rot(x))[:, :, None]
+            k = torch.cat((k, shared.expand(-1, -1, self.config.n_heads, -1)), dim=-1)
+        v = self.v_up(latent).unflatten(2, heads)
+        return self.hook_q(q.unflatten(2, heads)), self.hook_k(k), self.hook_v(v)
+
+    # -- weights: plain heads, exact up to one positive scalar a token and latent (its norm's divisor) ----------------
+
+    @property
+    def W_Q(self) -> Float[Tensor, "head d_model d_key"]:
+        """Query projection of each head; through a query latent, up to the token's positive norm scalar."""
+        if self.mla.d_q_latent is None:
+            return per_head(self.q.weight, self.config.d_key)
+        return self._through(self.q_down.weight, self.q_latent_norm, self.q_up.weight, self.config.d_key)
+
+    @property
+    def W_K(self) -> Float[Tensor, "group d_model d_key"]:
+        """Key projection of each head: content columns up to the token's positive norm scalar, then rotary columns."""
+        content = self._through(self.kv_down.weight, self.latent_norm, self.k_up.weight, self.mla.d_nope)
+        if not self.mla.d_rope:
+            return content
+        return torch.cat((content, self.k_rot.weight.T.expand(self.config.n_heads, -1, -1)), dim=-1)
+
+    @property
+    def W_V(self) -> Float[Tensor, "group d_model d_value"]:
+        """Value projection of each head, up to the token's positive norm scalar."""
+        return self._through(self.kv_down.weight, self.latent_norm, self.v_up.weight, self.mla.d_value_head)
+
+    @staticmethod
+    def _through(down: Tensor, norm: Norm | None, up: Tensor, width: int) -> Tensor:
+        gained = down if norm is None or norm.w is None else down * norm.w[:, None]
+        return gained.T @ per_head(up, width)
+
+    def factors(self, layer: int, norm: Norm | None) -> Factors:
+        """Forms between what is multiplied: the normalised latents, and for the position channel the token itself.
+
+        Parts of ``qk``: ``content``, ``W_UQ[h] W_UK[h]^T`` between the latents; ``position``, ``W_QR[h] R W_KR^T``;
+        ``joint``, both as one form on the stacked input (latent and token), whose inner products are the sum of the
+        two; and ``content_d_model``, content between residual streams, ``W_DQ M_h W_DKV^T``, which holds up to the
+        latents' token scalars and is what compares with other variants. ``ov`` is ``W_UV[h] W_O[h]`` from the latent.
+        """
+        cfg, heads = self.mla, torch.arange(self.config.n_heads)
+        latent_norm = None if norm is None else self.latent_norm
+        q, q_base = self._query_stack(layer, norm, heads)
+        k = stack(layer, "W_UK", self.k_up.weight, cfg.d_nope, latent_norm, heads)
+        v = stack(layer, "W_UV", self.v_up.weight, cfg.d_value_head, latent_norm, heads)
+        o = stack(layer, "W_O", self.o.weight.T, cfg.d_value_head, None, heads)
+        q_content = Separate(q.weight[:, : cfg.d_nope].contiguous(), heads)
+        content = BilinearForm(q_content, k)
+        qk: dict[str, tuple[BilinearForm, ...]] = {"content": (content,)}
+        if cfg.d_rope:
+            q_rope = Separate(q.weight[:, cfg.d_nope :].contiguous(), heads)
+            k_rope = stack(layer, "W_KR", self.k_rot.weight, cfg.d_rope, norm, torch.zeros_like(heads))
+            position = BilinearForm(q_rope, k_rope, self.planes(first_column=cfg.d_nope))
+            qk |= {"position": (position,), "joint": (content, position)}
+        outer_q = q_content if q_base is None else Through(q_base, q_content)
+        outer_k = Through(matrix(layer, "W_DKV", self.kv_down.weight, norm).T, k)
+        qk["content_d_model"] = (BilinearForm(outer_q, outer_k),)
+        notes = [
+            "MLA: the latents' norms divide by a positive scalar a token that all heads share; it is not in the forms"
+        ]
+        note_biases(self.config, notes)
+        circuits = {"qk": qk, "ov": {"all": (BilinearForm(v, o),)}}
+        return Factors(layer, cfg.n_heads, circuits, norm is not None, tuple(notes))
+
+    def _query_stack(self, layer: int, norm: Norm | None, heads: Tensor) -> tuple[Separate, Tensor | None]:
+        """Return the query's per-head factors and, through a latent, the map into it."""
+        if self.mla.d_q_latent is None:
+            return stack(layer, "W_Q", self.q.weight, self.config.d_key, norm, heads), None
+        latent_norm = None if norm is None else self.q_latent_norm
+        q = stack(layer, "W_UQ", self.q_up.weight, self.config.d_key, latent_norm, heads)
+        return q, matrix(layer, "W_DQ", self.q_down.weight, norm).T

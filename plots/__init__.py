@@ -1,0 +1,10 @@
+"""Figures from tables and arrays.
+
+The plots are a leaf: they import nothing else of headscope, build their `matplotlib.figure.Figure` directly
+(nothing is registered with pyplot, no backend is chosen, nothing is shown) and return it.
+"""
+
+from .effective_rank import effective_rank
+from .similarity import head_similarity
+
+__all__ = ["effective_rank", "head_similarity"]

@@ -1,0 +1,51 @@
+"""What the figures have in common: colours, names of panels, and reading an array from whatever came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+# Okabe and Ito's palette: told apart by people with any of the common colour vision deficiencies. Line styles
+# and markers differ too, so that a print in grey can be read.
+UNCENTRED = "#0072B2"
+CENTRED = "#D55E00"
+MARK = "#000000"
+
+# Blue to red through white: safe for red-green deficiencies, and zero is the absence of colour.
+DIVERGING = "RdBu_r"
+DIAGONAL = "0.62"
+UNDEFINED_FACE = "0.95"
+UNDEFINED_HATCH = "0.6"
+
+CIRCUITS = ("qk", "ov")
+
+
+def as_array(values: Any) -> np.ndarray:
+    """Turn an array or a tensor of any float type into float64.
+
+    Parameters
+    ----------
+    values
+        Anything that NumPy reads, or a torch tensor. NumPy has no bfloat16, so tensors go by way of float32.
+
+    Returns
+    -------
+    numpy.ndarray
+        A float64 array of the same shape.
+    """
+    if hasattr(values, "detach"):
+        values = values.detach().float().cpu().numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
+def in_order(blocks: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """List each (circuit, part) once: QK first, then OV, then others; parts in the order they came in."""
+    ranks = {circuit: rank for rank, circuit in enumerate(CIRCUITS)}
+    return sorted(dict.fromkeys(blocks), key=lambda block: ranks.get(block[0], len(ranks)))
+
+
+def block_title(circuit: str, part: str) -> str:
+    """Name a (circuit, part) as a reader says it: "QK", or "QK · position" where the circuit has parts."""
+    return circuit.upper() if part == "all" else f"{circuit.upper()} · {part}"
