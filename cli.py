@@ -92,9 +92,9 @@ def report(
 
         from .plots.terminal import effective_rank_table
 
-        console = Console(highlight=False, soft_wrap=True)
+        console = Console(highlight=False)
         if not console.is_terminal:
-            console = Console(highlight=False, soft_wrap=True, width=100)
+            console = Console(highlight=False, width=100)
         record = result.record
         console.print(effective_rank_table(result.table))
         console.print(
@@ -107,7 +107,7 @@ def report(
         for line in (*record["notes"], *result.summary().splitlines(), *result.reading().splitlines()):
             console.print(line, markup=False)
         for path in files:
-            console.print(f"wrote {path}", markup=False)
+            console.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
 @app.command()

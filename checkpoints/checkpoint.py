@@ -57,6 +57,8 @@ class Layout:
         Parameter name -> where it comes from.
     ignored
         Patterns of stored names that carry no weights of this model (buffers, heads of other tasks).
+    tied_copy
+        Stored name of a tied model's unembedding, should a copy of the embedding be stored under it.
     report_only
         Why the checkpoint can be reported on but not run, None if it can be run.
     raw
@@ -67,6 +69,7 @@ class Layout:
     config: ModelConfig
     plan: Plan
     ignored: tuple[str, ...] = ()
+    tied_copy: str | None = None
     report_only: str | None = None
     raw: Mapping[str, Any] | None = None
 
@@ -169,8 +172,10 @@ class Checkpoint:
             tensor = self._read(name)
             if not bool(torch.isfinite(tensor).all()):
                 raise CheckpointError(f"{self._place(name)} holds NaN or Inf; expected finite weights")
-            state[name] = tensor.to(target, _working_dtype(tensor.dtype, dtype, target))
+            # A copy, so that the model shares no memory with the open file, nor one weight with another.
+            state[name] = tensor.to(target, _working_dtype(tensor.dtype, dtype, target), copy=True)
         if self.config.tie_embeddings:
+            self._check_tied_copy()
             state["unembed.weight"] = state["embed.weight"]
         model.load_state_dict(state, assign=True)
         if self.config.tie_embeddings:
@@ -199,6 +204,7 @@ class Checkpoint:
             for stored in source.names:
                 if stored not in self._stored:
                     raise CheckpointError(f"{self.path}: tensor {stored!r} is missing (for {name!r})")
+                self.store.check_dtype(stored)
             metas = [torch.empty(self.store.shape(stored), device="meta") for stored in source.names]
             try:
                 made = tuple(source.make(*metas).shape)
@@ -214,6 +220,8 @@ class Checkpoint:
 
     def _check_extra(self) -> None:
         used = {stored for source in self.layout.plan.values() for stored in source.names}
+        if self.layout.tied_copy is not None:
+            used.add(self.layout.tied_copy)
         ignored = [re.compile(pattern) for pattern in self.layout.ignored]
         extra = sorted(n for n in self._stored - used if not any(p.fullmatch(n) for p in ignored))
         if extra:
@@ -223,9 +231,21 @@ class Checkpoint:
                 f"configuration has no place for: {shown}"
             )
 
+    def _check_tied_copy(self) -> None:
+        """Check that a stored copy of the tied embedding is one: a different matrix would be silently left out."""
+        copy = self.layout.tied_copy
+        if copy is None or copy not in self._stored:
+            return
+        embedding = self._read("embed.weight")
+        if not torch.equal(self.store.get(copy).to(embedding.dtype), embedding):
+            raise CheckpointError(
+                f"{self.store.file_of(copy)}: tensor {copy!r} differs from the embedding that config.json ties it to: "
+                "set tie_word_embeddings to false"
+            )
+
     def _read(self, name: str) -> Tensor:
         source = self.layout.plan[name]
-        return source.make(*(self.store.get(stored) for stored in source.names))
+        return source.make(*(self.store.get(stored) for stored in source.names)).contiguous()
 
 
 def _working_dtype(stored: torch.dtype, asked: torch.dtype | None, device: torch.device) -> torch.dtype:

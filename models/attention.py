@@ -140,11 +140,6 @@ def require_positive(name: str, value: int) -> None:
         raise ValueError(f"attention.{name} should be an integer > 0 but got {value!r}")
 
 
-def qk_norm_from(value: QKNorm | dict[str, Any] | None) -> QKNorm | None:
-    """Read a `QKNorm` out of JSON."""
-    return QKNorm(**value) if isinstance(value, dict) else value
-
-
 class Attention(nn.Module, ABC):
     """Causal attention with TransformerLens's hook points.
 
@@ -374,6 +369,8 @@ def attention_from_dict(data: dict[str, Any]) -> AttentionConfig:
     if variant not in VARIANTS:
         raise ValueError(f"attention.variant should be one of {sorted(VARIANTS)} but got {variant!r}")
     try:
+        if isinstance(fields.get("qk_norm"), dict):
+            fields["qk_norm"] = QKNorm(**fields["qk_norm"])
         config = VARIANTS[variant](fields)
     except TypeError as error:
         raise ValueError(f"attention of variant {variant!r}: {error}") from error
@@ -391,7 +388,6 @@ __all__ = [
     "linear",
     "masked_softmax",
     "per_head",
-    "qk_norm_from",
     "register",
     "require_positive",
 ]

@@ -20,7 +20,6 @@ from .attention import (
     QKNorm,
     linear,
     per_head,
-    qk_norm_from,
     register,
     require_positive,
 )
@@ -54,7 +53,6 @@ class GroupedConfig(AttentionConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive("d_head", self.d_head)
-        object.__setattr__(self, "qk_norm", qk_norm_from(self.qk_norm))
         object.__setattr__(self, "n_kv_heads", self.n_heads if self.n_kv_heads is None else self.n_kv_heads)
         require_positive("n_kv_heads", self.n_groups)
         if self.n_heads % self.n_groups:

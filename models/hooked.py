@@ -140,7 +140,7 @@ class HookedModel(TextInterface, HookedRoot):
 
     def forward(
         self,
-        input: str | list[str] | Int[Tensor, "*batch pos"] | Float[Tensor, "batch pos d_model"],
+        input: str | list[str] | Int[Tensor, "batch pos"] | Int[Tensor, " pos"] | Float[Tensor, "batch pos d_model"],
         return_type: ReturnType = "logits",
         *,
         attention_mask: Int[Tensor, "batch pos"] | Bool[Tensor, "batch pos"] | None = None,

@@ -20,9 +20,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from transformer_lens import ActivationCache, HookedRootModule
-from transformer_lens.hook_points import HookPoint, LensHandle, NamesFilter
+from transformer_lens.hook_points import HookPoint, LensHandle
 from transformer_lens.utilities.slice import Slice, SliceInput
 
+NamesFilter = str | Sequence[str] | Callable[[str], bool] | None
 HookSpec = tuple[str | Callable[[str], bool], Callable[..., Any]]
 
 
@@ -159,7 +160,8 @@ class HookedRoot(HookedRootModule):
                 if kept.shape[0] != 1:
                     raise ValueError(f"remove_batch_dim needs a batch of 1 but {hook.name} has {kept.shape[0]}")
                 kept = kept[0]
-            store[f"{hook.name}{suffix}"] = kept.to(device)
+            # A copy: a later hook that writes into its tensor must not reach what was captured before it.
+            store[f"{hook.name}{suffix}"] = kept.to(device, copy=True)
 
         names = self.hook_names(names_filter)
         fwd: list[HookSpec] = [(name, save) for name in names]

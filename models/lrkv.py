@@ -24,7 +24,6 @@ from .attention import (
     QKNorm,
     linear,
     per_head,
-    qk_norm_from,
     register,
     require_positive,
 )
@@ -61,7 +60,6 @@ class LRKVConfig(AttentionConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive("d_head", self.d_head)
-        object.__setattr__(self, "qk_norm", qk_norm_from(self.qk_norm))
         if isinstance(self.rank, bool) or not isinstance(self.rank, int) or not 1 <= self.rank <= self.d_head:
             raise ValueError(
                 f"attention.rank should be an integer from 1 to d_head={self.d_head} but got {self.rank!r} "

@@ -76,7 +76,7 @@ class TextInterface:
         """Return the tokens of a text or of several, padded on the right."""
         return self.tokenize(input)[0]
 
-    def to_string(self, tokens: Int[Tensor, "*batch pos"] | Int[Tensor, ""]) -> str | list[str]:
+    def to_string(self, tokens: Int[Tensor, "batch pos"] | Int[Tensor, " pos"] | Int[Tensor, ""]) -> str | list[str]:
         """Return the text of tokens; a list for a batch."""
         tokenizer = self._need_tokenizer()
         if tokens.ndim == 2:
@@ -96,9 +96,7 @@ class TextInterface:
             raise ValueError(f"{string!r} should be a single token but is {len(tokens)}")
         return tokens[0]
 
-    def tokens_to_residual_directions(
-        self, tokens: str | int | Int[Tensor, "*batch"]
-    ) -> Float[Tensor, "*batch d_model"]:
+    def tokens_to_residual_directions(self, tokens: str | int | Int[Tensor, "*batch"]) -> Float[Tensor, "... d_model"]:
         """Return each token's unembedding vector, whose dot product with the normed residual is the token's logit."""
         if isinstance(tokens, str):
             tokens = self.to_single_token(tokens)

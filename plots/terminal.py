@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pandas as pd
+from rich import box
 from rich.table import Table
 
 
@@ -17,7 +18,8 @@ def effective_rank_table(table: pd.DataFrame) -> Table:
         A report's table: one row per layer, circuit and part.
     """
     heads = "/".join(str(n) for n in sorted(set(table["n_heads"])))
-    shown = Table(title=f"Effective rank of {heads} heads", title_justify="left", header_style="bold", pad_edge=False)
+    title = f"Effective rank of {heads} heads, by layer"
+    shown = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("layer", "circuit", "erank", "% H", "null range", "centred", "% H", "% of H-1", "null"):
         shown.add_column(header, justify="left" if header == "circuit" else "right", no_wrap=True)
     if set(table["status"]) - {"ok"}:

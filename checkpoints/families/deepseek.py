@@ -13,7 +13,7 @@ from ...models.mlp import MLPConfig
 from ...models.norms import NormConfig
 from ...models.rope import YarnScaling
 from ..checkpoint import Layout, Source
-from .hf import activation, need, prefix_of, rotary
+from .hf import activation, prefix_of, real, rotary, size
 
 
 def layout(config: dict[str, Any], names: Collection[str]) -> Layout:
@@ -22,30 +22,37 @@ def layout(config: dict[str, Any], names: Collection[str]) -> Layout:
     Head widths are ``qk_nope_head_dim`` and ``qk_rope_head_dim``; a ``head_dim`` beside them is ignored, since some
     released configurations give it a value that no weight has.
     """
-    n_layers = need(config, "num_hidden_layers")
-    dense = min(config.get("first_k_dense_replace", 0), n_layers)
-    d_nope, d_rope = need(config, "qk_nope_head_dim"), need(config, "qk_rope_head_dim")
-    positions = rotary(config, width=d_rope, interleaved=bool(config.get("rope_interleave", True)))
+    n_layers = size(config, "num_hidden_layers")
+    second = config["model_type"] == "deepseek_v2"
+    dense = min(int(real(config, "first_k_dense_replace", 0)), n_layers)
+    d_nope, d_rope = size(config, "qk_nope_head_dim"), size(config, "qk_rope_head_dim")
+    # Version 2 has no such choice: whatever stands there, its pairs are neighbours.
+    interleaved = second or bool(config.get("rope_interleave", True))
+    positions = rotary(config, width=d_rope, interleaved=interleaved)
     yarn = positions.scaling if isinstance(positions.scaling, YarnScaling) else None
     bias = bool(config.get("attention_bias", False))
     model = ModelConfig(
-        d_model=need(config, "hidden_size"),
+        d_model=size(config, "hidden_size"),
         n_layers=n_layers,
-        d_vocab=need(config, "vocab_size"),
-        n_ctx=need(config, "max_position_embeddings"),
+        d_vocab=size(config, "vocab_size"),
+        n_ctx=size(config, "max_position_embeddings"),
         attention=MLAConfig(
-            n_heads=need(config, "num_attention_heads"),
-            d_latent=need(config, "kv_lora_rank"),
+            n_heads=size(config, "num_attention_heads"),
+            d_latent=size(config, "kv_lora_rank"),
             d_nope=d_nope,
             d_rope=d_rope,
-            d_value_head=need(config, "v_head_dim"),
-            d_q_latent=config.get("q_lora_rank"),
+            d_value_head=size(config, "v_head_dim"),
+            d_q_latent=None if config.get("q_lora_rank") is None else size(config, "q_lora_rank"),
             bias=bias,
             output_bias=bias,
             scale=None if yarn is None else (d_nope + d_rope) ** -0.5 * yarn.softmax_factor,
         ),
-        mlp=MLPConfig(need(config, "intermediate_size"), activation(config.get("hidden_act", "silu"))),
-        norm=NormConfig("rms", need(config, "rms_norm_eps")),
+        mlp=MLPConfig(
+            d_mlp=size(config, "intermediate_size"),
+            act=activation(config.get("hidden_act", "silu")),
+            bias=second and bool(config.get("mlp_bias", False)),
+        ),
+        norm=NormConfig("rms", real(config, "rms_norm_eps")),
         positions=positions,
         tie_embeddings=bool(config.get("tie_word_embeddings", False)),
     )
@@ -53,7 +60,8 @@ def layout(config: dict[str, Any], names: Collection[str]) -> Layout:
         family=config["model_type"],
         config=model,
         plan=plan(model, prefix_of(names, "model.")),
-        ignored=(r".*rotary_emb\.inv_freq", *((r"lm_head\.weight",) if model.tie_embeddings else ())),
+        ignored=(r".*rotary_emb\.inv_freq",),
+        tied_copy="lm_head.weight" if model.tie_embeddings else None,
         report_only=None
         if dense == n_layers
         else f"layers {dense}–{n_layers - 1} are mixtures of experts, which the wrapper does not carry",
@@ -90,6 +98,8 @@ def plan(model: ModelConfig, root: str) -> dict[str, Source]:
         table["attn.k_rot.bias"] = Source.of("self_attn.kv_a_proj_with_mqa.bias", lambda b: b[mla.d_latent :])
         if mla.d_q_latent is not None:
             table["attn.q_down.bias"] = Source.of("self_attn.q_a_proj.bias")
+    if model.mlp is not None and model.mlp.bias:
+        table |= {f"mlp.{part}.bias": Source.of(f"mlp.{part}_proj.bias") for part in ("gate", "up", "down")}
     if mla.output_bias:
         table["attn.o.bias"] = Source.of("self_attn.o_proj.bias")
     made = {

@@ -13,6 +13,7 @@ from ...models.mlp import MLPConfig
 from ...models.norms import NormConfig
 from ...models.rope import FrequencyFactors, LinearScaling, RopeScaling, Rotary, YarnScaling
 from ..checkpoint import Layout, Source
+from ..fields import count, number
 from ..store import GGUFStore
 
 ARCHITECTURES = ("llama",)
@@ -29,31 +30,30 @@ def layout(store: GGUFStore) -> Layout:
     arch = store.need("general.architecture")
     if arch not in ARCHITECTURES:
         raise CheckpointError(
-            f"{store.path} is a GGUF of architecture {arch!r}; known: {', '.join(ARCHITECTURES)} "
+            f"general.architecture is {arch!r}; known: {', '.join(ARCHITECTURES)} "
             "(save the model as a Hugging Face directory instead, or add a family in checkpoints/families)"
         )
-    heads, d_model = store.need(f"{arch}.attention.head_count"), store.need(f"{arch}.embedding_length")
-    d_head = store.field(f"{arch}.attention.key_length", d_model // heads)
-    groups = store.field(f"{arch}.attention.head_count_kv", heads)
+    heads, d_model = _size(store, f"{arch}.attention.head_count"), _size(store, f"{arch}.embedding_length")
+    d_head = _size(store, f"{arch}.attention.key_length", d_model // heads)
     names = set(store.names())
     if store.field(f"{arch}.expert_count", 0):
-        raise CheckpointError(f"{store.path} is a mixture of experts, which is not supported for GGUF")
+        raise CheckpointError("a mixture of experts is not supported for GGUF")
     model = ModelConfig(
         d_model=d_model,
-        n_layers=store.need(f"{arch}.block_count"),
+        n_layers=_size(store, f"{arch}.block_count"),
         d_vocab=store.shape("token_embd.weight")[0]
         if "token_embd.weight" in names
-        else store.need(f"{arch}.vocab_size"),
-        n_ctx=store.need(f"{arch}.context_length"),
+        else _size(store, f"{arch}.vocab_size"),
+        n_ctx=_size(store, f"{arch}.context_length"),
         attention=GroupedConfig(
             n_heads=heads,
-            n_kv_heads=groups,
+            n_kv_heads=_size(store, f"{arch}.attention.head_count_kv", heads),
             d_head=d_head,
             bias="blk.0.attn_q.bias" in names,
             output_bias="blk.0.attn_output.bias" in names,
         ),
-        mlp=MLPConfig(d_mlp=store.need(f"{arch}.feed_forward_length")),
-        norm=NormConfig("rms", float(store.need(f"{arch}.attention.layer_norm_rms_epsilon"))),
+        mlp=MLPConfig(d_mlp=_size(store, f"{arch}.feed_forward_length")),
+        norm=NormConfig("rms", _real(store, f"{arch}.attention.layer_norm_rms_epsilon")),
         positions=_rotary(store, arch, d_head),
         tie_embeddings="output.weight" not in names,
     )
@@ -62,19 +62,33 @@ def layout(store: GGUFStore) -> Layout:
 
 def _rotary(store: GGUFStore, arch: str, d_head: int) -> Rotary:
     kind = store.field(f"{arch}.rope.scaling.type", "none")
-    factor = store.field(f"{arch}.rope.scaling.factor", 1.0)
+    factor = _real(store, f"{arch}.rope.scaling.factor", 1.0)
+    width = _size(store, f"{arch}.rope.dimension_count", d_head)
     scaling: RopeScaling | None = None
-    if "rope_freqs.weight" in store.names():
-        scaling = FrequencyFactors(tuple(store.get("rope_freqs.weight").tolist()))
-    elif kind == "linear":
+    if kind == "linear":
         scaling = LinearScaling(factor)
     elif kind == "yarn":
-        scaling = YarnScaling(factor, store.need(f"{arch}.rope.scaling.original_context_length"))
+        scaling = YarnScaling(factor, _size(store, f"{arch}.rope.scaling.original_context_length"))
     elif kind != "none":
-        raise CheckpointError(f"{store.path}: rope scaling should be none, linear or yarn but is {kind!r}")
-    width = store.field(f"{arch}.rope.dimension_count", d_head)
-    base = store.field(f"{arch}.rope.freq_base", 10000.0)
-    return Rotary(base=float(base), width=None if width == d_head else width, scaling=scaling)
+        raise CheckpointError(f"{arch}.rope.scaling.type should be none, linear or yarn but is {kind!r}")
+    if "rope_freqs.weight" in store.names():
+        if scaling is not None:
+            raise CheckpointError(f"both rope_freqs.weight and rope scaling {kind!r} are given: expected one of them")
+        if store.shape("rope_freqs.weight") != (width // 2,):
+            raise CheckpointError(
+                f"tensor 'rope_freqs.weight' has shape {store.shape('rope_freqs.weight')}; expected {(width // 2,)}"
+            )
+        scaling = FrequencyFactors(tuple(store.get("rope_freqs.weight").tolist()))
+    base = _real(store, f"{arch}.rope.freq_base", 10000.0)
+    return Rotary(base=base, width=None if width == d_head else width, scaling=scaling)
+
+
+def _size(store: GGUFStore, key: str, default: int | None = None) -> int:
+    return count(key, store.need(key) if default is None else store.field(key, default))
+
+
+def _real(store: GGUFStore, key: str, default: float | None = None) -> float:
+    return number(key, store.need(key) if default is None else store.field(key, default))
 
 
 def _plan(model: ModelConfig) -> dict[str, Source]:

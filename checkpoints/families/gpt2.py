@@ -12,28 +12,28 @@ from ...models.grouped import GroupedConfig
 from ...models.mlp import MLPConfig
 from ...models.norms import NormConfig
 from ..checkpoint import Layout, Source
-from .hf import activation, need, prefix_of
+from .hf import activation, prefix_of, real, size
 
 
 def layout(config: dict[str, Any], names: Collection[str]) -> Layout:
     """Read a GPT-2 configuration."""
-    heads, d_model = need(config, "n_head"), need(config, "n_embd")
+    heads, d_model = size(config, "n_head"), size(config, "n_embd")
     scaled = config.get("scale_attn_weights", True)
     model = ModelConfig(
         d_model=d_model,
-        n_layers=need(config, "n_layer"),
-        d_vocab=need(config, "vocab_size"),
-        n_ctx=need(config, "n_positions"),
+        n_layers=size(config, "n_layer"),
+        d_vocab=size(config, "vocab_size"),
+        n_ctx=size(config, "n_positions"),
         attention=GroupedConfig(
             n_heads=heads, d_head=d_model // heads, bias=True, output_bias=True, scale=None if scaled else 1.0
         ),
         mlp=MLPConfig(
-            d_mlp=config.get("n_inner") or 4 * d_model,
+            d_mlp=size(config, "n_inner", 4 * d_model),
             act=activation(config.get("activation_function", "gelu_new")),
             gated=False,
             bias=True,
         ),
-        norm=NormConfig("layer", config.get("layer_norm_epsilon", 1e-5)),
+        norm=NormConfig("layer", real(config, "layer_norm_epsilon", 1e-5)),
         positions="learned",
         tie_embeddings=bool(config.get("tie_word_embeddings", True)),
     )
@@ -42,7 +42,8 @@ def layout(config: dict[str, Any], names: Collection[str]) -> Layout:
         family="gpt2",
         config=model,
         plan=plan(model, prefix_of(names, "transformer.")),
-        ignored=(r".*\.attn\.(masked_)?bias", *((r"lm_head\.weight",) if model.tie_embeddings else ())),
+        ignored=(r".*\.attn\.(masked_)?bias",),
+        tied_copy="lm_head.weight" if model.tie_embeddings else None,
         report_only="its score scale differs by layer (scale_attn_by_inverse_layer_idx)" if by_layer else None,
         raw=config,
     )
@@ -67,7 +68,7 @@ def plan(model: ModelConfig, root: str) -> dict[str, Source]:
             for kind in ("weight", "bias"):
                 made[f"{here}attn.{ours}.{kind}"] = Source.of(f"{there}attn.c_attn.{kind}", _part(index))
         for ours, theirs in (("attn.o", "attn.c_proj"), ("mlp.up", "mlp.c_fc"), ("mlp.down", "mlp.c_proj")):
-            made[f"{here}{ours}.weight"] = Source.of(f"{there}{theirs}.weight", lambda w: w.T)
+            made[f"{here}{ours}.weight"] = Source.of(f"{there}{theirs}.weight", lambda w: w.t())
             made[f"{here}{ours}.bias"] = Source.of(f"{there}{theirs}.bias")
     return made
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...errors import CheckpointError
 from ...models.rope import LinearScaling, Llama3Scaling, RopeScaling, Rotary, YarnScaling
+from ..fields import count, number
 
 ACTIVATIONS = {
     "silu": "silu",
@@ -17,17 +18,27 @@ ACTIVATIONS = {
 } | dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_new")
 
 
-def need(config: dict[str, Any], key: str) -> Any:
-    """Return a field of the configuration; CheckpointError names it if absent."""
-    if config.get(key) is None:
-        raise CheckpointError(f"config.json of a {config.get('model_type')!r} model has no {key!r}")
-    return config[key]
+def size(config: dict[str, Any], key: str, default: int | None = None) -> int:
+    """Return a width or a number of things; CheckpointError names it if it is absent or cannot be."""
+    return count(key, _field(config, key, default))
+
+
+def real(config: dict[str, Any], key: str, default: float | None = None) -> float:
+    """Return a number; CheckpointError names it if it is absent or cannot be."""
+    return number(key, _field(config, key, default))
+
+
+def _field(config: dict[str, Any], key: str, default: Any) -> Any:
+    value = default if config.get(key) is None else config[key]
+    if value is None:
+        raise CheckpointError(f"{key!r} is missing")
+    return value
 
 
 def activation(name: str) -> str:
     """Return headscope's name of an activation."""
     if name not in ACTIVATIONS:
-        raise CheckpointError(f"activation should be one of {sorted(ACTIVATIONS)} but config.json says {name!r}")
+        raise CheckpointError(f"the activation should be one of {sorted(ACTIVATIONS)} but is {name!r}")
     return ACTIVATIONS[name]
 
 
@@ -38,12 +49,10 @@ def prefix_of(names: Collection[str], prefix: str) -> str:
 
 def rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
     """Return the rotary parameters of a configuration, old spelling or new."""
-    new = config.get("rope_parameters")
-    if isinstance(new, dict):
-        return dict(new)
-    old = dict(config.get("rope_scaling") or {})
-    old.setdefault("rope_type", old.pop("type", "default"))
-    return {"rope_theta": config.get("rope_theta", 10000.0), **old}
+    given = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(given, dict):
+        raise CheckpointError(f"the rotary parameters should be a JSON object but are {given!r}")
+    return {"rope_theta": real(config, "rope_theta", 10000.0), "rope_type": given.get("type", "default"), **given}
 
 
 def rotary(config: dict[str, Any], *, width: int | None = None, interleaved: bool = False) -> Rotary:
@@ -55,21 +64,28 @@ def rotary(config: dict[str, Any], *, width: int | None = None, interleaved: boo
         If the scaling rule is none that headscope knows.
     """
     given = rope_parameters(config)
-    kind = given.get("rope_type", "default")
-    context = given.get("original_max_position_embeddings") or config.get("max_position_embeddings")
+    kind = given["rope_type"]
     scaling: RopeScaling | None
     if kind == "default":
         scaling = None
     elif kind == "linear":
-        scaling = LinearScaling(given["factor"])
+        scaling = LinearScaling(real(given, "factor"))
     elif kind == "llama3":
-        scaling = Llama3Scaling(
-            given["factor"], need({"c": context}, "c"), given["low_freq_factor"], given["high_freq_factor"]
-        )
+        low, high = real(given, "low_freq_factor"), real(given, "high_freq_factor")
+        scaling = Llama3Scaling(real(given, "factor"), _original_context(config, given), low, high)
     elif kind == "yarn":
-        optional = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate")
-        options = {key: given[key] for key in optional if given.get(key) is not None}
-        scaling = YarnScaling(given["factor"], need({"c": context}, "c"), **options)
+        optional = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
+        options = {name: real(given, name) for name in optional if given.get(name)}
+        truncate = bool(given.get("truncate", True))
+        scaling = YarnScaling(real(given, "factor"), _original_context(config, given), **options, truncate=truncate)
     else:
-        raise CheckpointError(f"rope_type should be default, linear, llama3 or yarn but config.json says {kind!r}")
-    return Rotary(base=float(given.get("rope_theta", 10000.0)), width=width, interleaved=interleaved, scaling=scaling)
+        raise CheckpointError(f"rope_type should be default, linear, llama3 or yarn but is {kind!r}")
+    return Rotary(base=real(given, "rope_theta"), width=width, interleaved=interleaved, scaling=scaling)
+
+
+def _original_context(config: dict[str, Any], given: dict[str, Any]) -> int:
+    key = "original_max_position_embeddings"
+    for place in (given, config):
+        if place.get(key) is not None:
+            return size(place, key)
+    return size(config, "max_position_embeddings")

@@ -10,32 +10,32 @@ from ...models.grouped import GroupedConfig
 from ...models.mlp import MLPConfig
 from ...models.norms import NormConfig
 from ..checkpoint import Layout, Source
-from .hf import activation, need, prefix_of, rotary
+from .hf import activation, prefix_of, real, rotary, size
 
 
 def layout(config: dict[str, Any], names: Collection[str]) -> Layout:
     """Read a Llama or Mistral configuration."""
-    heads, d_model = need(config, "num_attention_heads"), need(config, "hidden_size")
+    heads, d_model = size(config, "num_attention_heads"), size(config, "hidden_size")
     bias = bool(config.get("attention_bias", False))
     model = ModelConfig(
         d_model=d_model,
-        n_layers=need(config, "num_hidden_layers"),
-        d_vocab=need(config, "vocab_size"),
-        n_ctx=need(config, "max_position_embeddings"),
+        n_layers=size(config, "num_hidden_layers"),
+        d_vocab=size(config, "vocab_size"),
+        n_ctx=size(config, "max_position_embeddings"),
         attention=GroupedConfig(
             n_heads=heads,
-            n_kv_heads=config.get("num_key_value_heads") or heads,
-            d_head=config.get("head_dim") or d_model // heads,
+            n_kv_heads=size(config, "num_key_value_heads", heads),
+            d_head=size(config, "head_dim", d_model // heads),
             bias=bias,
             output_bias=bias,
         ),
         mlp=MLPConfig(
-            d_mlp=need(config, "intermediate_size"),
+            d_mlp=size(config, "intermediate_size"),
             act=activation(config.get("hidden_act", "silu")),
             gated=True,
             bias=bool(config.get("mlp_bias", False)),
         ),
-        norm=NormConfig("rms", need(config, "rms_norm_eps")),
+        norm=NormConfig("rms", real(config, "rms_norm_eps")),
         positions=rotary(config),
         tie_embeddings=bool(config.get("tie_word_embeddings", False)),
     )
@@ -45,7 +45,8 @@ def layout(config: dict[str, Any], names: Collection[str]) -> Layout:
         family=config["model_type"],
         config=model,
         plan=plan(model, root),
-        ignored=(r".*rotary_emb\.inv_freq", *((r"lm_head\.weight",) if model.tie_embeddings else ())),
+        ignored=(r".*rotary_emb\.inv_freq",),
+        tied_copy="lm_head.weight" if model.tie_embeddings else None,
         report_only=None
         if window is None
         else f"its attention looks back over a sliding window ({window} tokens), which the wrapper does not do",

@@ -1,0 +1,247 @@
+"""The report: published values on the real checkpoint, files that hold what is shown, bad input refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from csv import DictReader
+
+import headscope as hs
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from headscope.diversity.report import COLUMNS, parse_layers
+from headscope.models import GroupedConfig, LRKVConfig, MLAConfig, Rotary
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+@pytest.fixture
+def model(build) -> hs.HookedModel:
+    return build(GroupedConfig(n_heads=6, n_kv_heads=2, d_head=4), d_model=24, n_layers=3)
+
+
+def test_table_has_the_stated_columns_and_one_row_a_layer_and_circuit(model):
+    table = hs.report(model, null=3).table
+    assert list(table.columns) == list(COLUMNS)
+    assert table[["layer", "circuit"]].to_numpy().tolist() == [[layer, c] for layer in range(3) for c in ("qk", "ov")]
+    np.testing.assert_allclose(table["erank_pct_heads"], 100 * table["erank"] / 6)
+    np.testing.assert_allclose(table["erank_centred_pct_heads"], 100 * table["erank_centred"] / 6)
+    np.testing.assert_allclose(table["erank_centred_pct_cap"], 100 * table["erank_centred"] / 5)
+    assert (table["null_low"] <= table["null_mean"]).all()
+    assert (table["null_mean"] <= table["null_high"]).all()
+
+
+def test_values_are_those_of_forms_written_out(model):
+    """Effective rank from d_model x d_model matrices and an SVD, as the paper defines it."""
+    result = hs.report(model, circuit="qk", null=0)
+    for layer in range(3):
+        attn, gain = model.attention(layer), model.layers[layer].ln1.w
+        wq, wk = attn.W_Q * gain[:, None], attn.W_K[[0, 0, 0, 1, 1, 1]] * gain[:, None]
+        forms = (wq @ wk.transpose(1, 2)).flatten(1)
+        forms = forms / forms.norm(dim=1, keepdim=True)
+        for rows, column in ((forms, "erank"), (forms - forms.mean(0), "erank_centred")):
+            p = torch.linalg.svdvals(rows.detach()) ** 2
+            p = p[p > 1e-14] / p.sum()
+            expected = math.exp(-(p * p.log()).sum())
+            assert result.table[column][layer] == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_real_checkpoint_has_the_published_means(smollm2):
+    """Means over SmolLM2's layers of uncentred/H, centred/H and centred/(H-1), to 4 digits."""
+    at_zero = hs.report(smollm2, offsets=0, null=3)
+    averaged = hs.report(smollm2, circuit="qk", offsets="0:255", null=0)
+    names = ["erank_pct_heads", "erank_centred_pct_heads", "erank_centred_pct_cap"]
+    found = {
+        "qk": at_zero.means().set_index("circuit").loc["qk", names],
+        "qk, offsets 0:255": averaged.means().set_index("circuit").loc["qk", names],
+        "ov": at_zero.means().set_index("circuit").loc["ov", names],
+    }
+    expected = {
+        "qk": [0.8966, 0.8301, 0.9338],
+        "qk, offsets 0:255": [0.8937, 0.8253, 0.9284],
+        "ov": [0.8930, 0.8118, 0.9132],
+    }
+    for name, values in expected.items():
+        assert np.round(found[name].to_numpy(dtype=float) / 100, 4).tolist() == values, name
+    assert (at_zero.table["erank"] < at_zero.table["null_low"]).all()
+    assert at_zero.record["checkpoint"]["stored_dtypes"] == ["F32", "Q4_1", "Q8_0"]
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        GroupedConfig(n_heads=6, d_head=16),
+        GroupedConfig(n_heads=6, n_kv_heads=2, d_head=16),
+        GroupedConfig(n_heads=6, n_kv_heads=1, d_head=16),
+        LRKVConfig(n_heads=6, d_head=16, rank=4),
+        MLAConfig(n_heads=6, d_latent=24, d_nope=16, d_rope=8, d_value_head=16, d_q_latent=48),
+    ],
+    ids=lambda config: config.variant,
+)
+def test_every_variant_starts_at_its_cap(attention):
+    """At random initialisation queries alone decorrelate the forms: 100.0 % of the cap for all five variants."""
+    torch.manual_seed(0)
+    config = hs.ModelConfig(d_model=384, n_layers=1, d_vocab=7, n_ctx=8, attention=attention)
+    table = hs.report(hs.HookedModel(config), circuit="qk", null=2).table
+    part = table[table["part"].isin(["all", "content"])].iloc[0]
+    assert part["erank_pct_heads"] == pytest.approx(100, abs=0.25)
+    assert part["erank_centred_pct_cap"] == pytest.approx(100, abs=0.25)
+
+
+def test_files_hold_the_shown_values_in_full_precision(model, tmp_path):
+    result = hs.report(model, null=2, out=tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "report.json",
+        "report.csv",
+        "report.parquet",
+        "heatmap.png",
+        "effective-rank.png",
+    }
+    rows = pd.DataFrame(json.loads((tmp_path / "report.json").read_text())["rows"])
+    with (tmp_path / "report.csv").open(newline="") as handle:
+        csv = pd.DataFrame([{key: _number(value) for key, value in row.items()} for row in DictReader(handle)])
+    parquet = pd.read_parquet(tmp_path / "report.parquet")
+    for read in (rows, csv, parquet):
+        pd.testing.assert_frame_equal(read, result.table, check_dtype=False, check_exact=True)
+
+
+def test_json_is_strict_and_says_why_a_value_is_missing(build, tmp_path):
+    model = build(GroupedConfig(n_heads=4, n_kv_heads=1, d_head=4), "none", n_layers=2)
+    with torch.no_grad():
+        model.attention(0).W_Q[1:] = model.attention(0).W_Q[0]
+        model.attention(1).W_Q[2] = 0
+    result = hs.report(model, circuit="qk", null=0, out=tmp_path)
+
+    def refuse(name):
+        raise AssertionError(f"{name} in a JSON file")
+
+    rows = json.loads((tmp_path / "report.json").read_text(), parse_constant=refuse)["rows"]
+    assert rows[0]["erank"] == pytest.approx(1.0)
+    assert rows[0]["erank_centred"] is None
+    assert rows[0]["status"] == "degenerate: all heads have the same form, so nothing is left once centred"
+    assert rows[1]["erank"] is None
+    assert rows[1]["status"] == "degenerate: the form of head 2 is zero"
+    assert "no null" in result.record["null"]["reason"]
+    assert "degenerate" in (tmp_path / "report.csv").read_text()
+
+
+def test_the_record_says_what_was_measured(model):
+    record = hs.report(model, offsets="0:7", definition="roy", null=2, fold_norm=False, layers=[1]).record
+    assert record["offsets"] == {"text": "0:7", "first": 0, "last": 7, "positions": "rotary"}
+    assert record["definition"] == "roy"
+    assert record["norm_gains_folded"] is False
+    assert record["null"]["seeds"] == [0, 1]
+    assert len(record["null"]["erank"]["qk/all"]) == 2
+    assert record["layers"] == [1]
+    assert hs.ModelConfig.from_dict(record["config"]) == model.config
+    assert len(record["checkpoint"]["sha256"]) == 64
+    assert {"headscope", "torch", "numpy"} <= record["versions"].keys()
+
+
+def test_a_report_repeats_itself_to_the_byte_and_leaves_the_random_state_alone(model):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first = hs.report(model, null=3).to_json()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(6)
+    assert hs.report(model, null=3).to_json() == first
+
+
+def test_disk_and_memory_give_the_same_report(model, tmp_path):
+    hs.save(model, tmp_path / "saved")
+    on_disk, in_memory = hs.report(tmp_path / "saved", null=2), hs.report(model, null=2)
+    pd.testing.assert_frame_equal(on_disk.table, in_memory.table, check_exact=True)
+    pd.testing.assert_frame_equal(hs.report(hs.open_checkpoint(tmp_path / "saved"), null=2).table, on_disk.table)
+
+
+def test_bfloat16_weights_are_measured_as_their_upcast(model):
+    half = model.bfloat16()
+    low = hs.report(half, null=0).table
+    pd.testing.assert_frame_equal(low, hs.report(half.double(), null=0).table, check_exact=True)
+
+
+def test_folding_and_offsets_matter(model):
+    plain, unfolded = hs.report(model, null=0), hs.report(model, null=0, fold_norm=False)
+    assert not np.allclose(plain.table["erank"], unfolded.table["erank"], rtol=1e-4)
+    ignored, far = hs.report(model, offsets="none", null=0), hs.report(model, offsets=9, null=0)
+    pd.testing.assert_frame_equal(plain.table, ignored.table, rtol=1e-9)
+    qk = plain.table["circuit"] == "qk"
+    assert not np.allclose(plain.table["erank"][qk], far.table["erank"][qk], rtol=1e-4)
+    np.testing.assert_array_equal(plain.table["erank"][~qk], far.table["erank"][~qk])
+
+
+def test_nan_weights_are_named(model):
+    with torch.no_grad():
+        model.attention(1).W_K[1, 3, 2] = math.nan
+    with pytest.raises(ValueError, match=r"layer 1, head 1, W_K holds 1 values that are NaN"):
+        hs.report(model, null=0)
+
+
+def test_mla_reports_its_parts_apart_and_jointly(build):
+    model = build(MLAConfig(n_heads=4, d_latent=9, d_nope=5, d_rope=4, d_value_head=3), Rotary())
+    result = hs.report(model, null=2)
+    assert result.table["part"].tolist() == ["content", "position", "joint", "content_d_model", "all"]
+    content, position, joint = (result.similarity["qk", part, 0] for part in ("content", "position", "joint"))
+    low, high = np.minimum(content, position), np.maximum(content, position)
+    assert not np.allclose(joint, content)
+    # A joint cosine mixes the parts' cosines with weights that sum to at most 1.
+    assert (np.abs(joint) <= np.maximum(np.abs(low), np.abs(high)) + 1e-12).all()
+    assert any("scalar a token" in note for note in result.record["notes"])
+
+
+def test_reading_says_where_the_numbers_lie_against_the_null(model):
+    assert "No null was drawn" in hs.report(model, null=0).reading()
+    torch.manual_seed(0)
+    fresh = hs.HookedModel(model.config)
+    assert "is no evidence of specialised heads" in hs.report(fresh, null=40).reading()
+    with torch.no_grad():
+        model.attention(0).W_Q[1] = model.attention(0).W_Q[0]
+    assert "below the null" in hs.report(model, layers=[0], null=5).reading()
+
+
+def test_progress_counts_every_step(model):
+    steps = []
+    hs.report(model, null=2, progress=lambda done, total, what: steps.append((done, total, what)))
+    assert [done for done, _, _ in steps] == [1, 2, 3, 4, 5]
+    assert {total for _, total, _ in steps} == {5}
+
+
+def test_figures_come_from_the_same_result(model):
+    result = hs.report(model, null=2)
+    assert len(result.plot().axes) >= 2
+    assert len(result.plot_similarity().axes) >= 6
+    assert "<table" in result._repr_html_()
+    assert "effective rank" in repr(result)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"circuit": "kq"}, ValueError, "circuit should be one of"),
+        ({"definition": "sigma"}, ValueError, "definition should be one of"),
+        ({"offsets": "9:1"}, ValueError, "offsets should be"),
+        ({"layers": "3"}, IndexError, "layers 0–2"),
+        ({"layers": "2:1"}, ValueError, "choose none"),
+        ({"layers": "a"}, ValueError, "layers should be like"),
+        ({"null": -1}, ValueError, "null should be"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_impossible_options_are_refused(model, options, error, words):
+    with pytest.raises(error, match=words):
+        hs.report(model, **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0:2", [0, 1, 2]), ("4", [4]), ("0,3,1", [0, 1, 3]), ("3:", [3, 4]), (":1", [0, 1]), (None, [0, 1, 2, 3, 4])],
+)
+def test_layers_are_read_with_both_ends(text, expected):
+    assert parse_layers(text, 5) == expected
