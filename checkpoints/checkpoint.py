@@ -210,8 +210,9 @@ class Checkpoint:
                 made = tuple(source.make(*metas).shape)
             except (RuntimeError, ValueError, IndexError) as error:
                 shapes = ", ".join(str(tuple(meta.shape)) for meta in metas)
+                reason = str(error).splitlines()[0]
                 raise CheckpointError(
-                    f"{self._place(name)} of shape {shapes} does not fit {name!r} {tuple(parameter.shape)}: {error}"
+                    f"{self._place(name)} of shape {shapes} does not fit {name!r} {tuple(parameter.shape)}: {reason}"
                 ) from error
             if made != tuple(parameter.shape):
                 raise CheckpointError(

@@ -37,7 +37,7 @@ def layout(config: dict[str, Any]) -> Layout:
         model = ModelConfig.from_dict(config["model"])
         with torch.device("meta"):
             names = list(HookedModel(model).state_dict())
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"'model' describes no model that can be: {error}") from error
     if model.tie_embeddings:
         names.remove("unembed.weight")

@@ -15,13 +15,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
 from .factors import Factors, Planes
-from .norms import Norm
+from .norms import Norm, require_eps
 from .rope import Rotary, rotate
 
 
@@ -46,6 +47,7 @@ class QKNorm:
     def __post_init__(self) -> None:
         if self.where not in ("before", "after"):
             raise ValueError(f"qk_norm.where should be 'before' or 'after' but got {self.where!r}")
+        require_eps("qk_norm.eps", self.eps)
 
     def build(self, width: int) -> Norm:
         """Return the module for heads of `width`."""
@@ -118,6 +120,8 @@ class AttentionConfig(ABC):
         """Return the columns of a query or key that `rotary` turns (an empty slice without it)."""
         if rotary is None:
             return slice(0, 0)
+        if self.rotary_width == 0:
+            raise ValueError("positions are rotary but attention.d_rope is 0: give it a rotary channel or no positions")
         width = rotary.width or self.rotary_width or self.d_key
         if self.rotary_width is not None and width != self.rotary_width:
             raise ValueError(
@@ -128,6 +132,10 @@ class AttentionConfig(ABC):
             raise ValueError(f"positions.width should be even and at most the key width {self.d_key} but got {width}")
         # MLA's rotary channel stands behind its content channel; partial rotary turns the leading columns.
         return slice(self.d_key - width, self.d_key) if self.rotary_width is not None else slice(0, width)
+
+    def score_scale(self, rotary: Rotary | None) -> float:
+        """Return the factor on the scores: `scale`, or ``1 / sqrt(key width)``."""
+        return self.scale if self.scale is not None else self.d_key**-0.5
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description, with the variant's name."""
@@ -140,6 +148,12 @@ def require_positive(name: str, value: int) -> None:
         raise ValueError(f"attention.{name} should be an integer > 0 but got {value!r}")
 
 
+def require_qk_norm(value: Any) -> None:
+    """Raise ValueError unless `value` is a `QKNorm` or None."""
+    if value is not None and not isinstance(value, QKNorm):
+        raise ValueError(f"attention.qk_norm should be a QKNorm or None but got {value!r}")
+
+
 class Attention(nn.Module, ABC):
     """Causal attention with TransformerLens's hook points.
 
@@ -147,7 +161,9 @@ class Attention(nn.Module, ABC):
     ``hook_q_normed``, ``hook_k_normed`` after the q/k norm; ``hook_rot_q``, ``hook_rot_k`` after the rotation. All of
     them are ``[batch, pos, head or group, width]``. ``hook_attn_scores`` (masked, scaled) and ``hook_pattern`` are
     ``[batch, head, query_pos, key_pos]``, ``hook_z`` is ``[batch, pos, head, d_value]`` and ``hook_result``
-    ``[batch, pos, head, d_model]``; the result is worked out head by head only when something is hooked to it.
+    ``[batch, pos, head, d_model]``; the result is worked out head by head only when something is hooked to it. The
+    pattern too is written out only when something is hooked to it or to the scores; otherwise a fused product runs,
+    which agrees to rounding.
     """
 
     def __init__(self, config: AttentionConfig, d_model: int, rotary: Rotary | None, qk_norm: QKNorm | None) -> None:
@@ -156,7 +172,7 @@ class Attention(nn.Module, ABC):
         self.d_model = d_model
         self.rotary = rotary
         self.qk_norm = qk_norm
-        self.scale = config.scale if config.scale is not None else config.d_key**-0.5
+        self.scale = config.score_scale(rotary)
         self.turned = config.rotated_columns(rotary)
         self.o = linear(config.n_heads * config.d_value, d_model, config.output_bias)
         self.hook_q = HookPoint()
@@ -172,6 +188,7 @@ class Attention(nn.Module, ABC):
             self.hook_rot_k = HookPoint()
         self.hook_attn_scores = HookPoint()
         self.hook_pattern = HookPoint()
+        self.hook_attn_scores.pos_dim = self.hook_pattern.pos_dim = 2
         self.hook_z = HookPoint()
         self.hook_result = HookPoint()
 
@@ -265,7 +282,7 @@ class Attention(nn.Module, ABC):
         self,
         x: Float[Tensor, "batch pos d_model"],
         positions: Int[Tensor, "batch pos"],
-        visible: Bool[Tensor, "batch #head query_pos key_pos"],
+        visible: Bool[Tensor, "#batch #head query_pos key_pos"] | None,
     ) -> Float[Tensor, "batch pos d_model"]:
         """Attend.
 
@@ -276,21 +293,40 @@ class Attention(nn.Module, ABC):
         positions
             Position of each token, for the rotation.
         visible
-            True where a query may look at a key. A query that may look nowhere (a pad) gets a pattern of zeros.
+            True where a query may look at a key; None: at itself and all before it. A query that may look nowhere
+            (a pad) gets a pattern of zeros.
         """
         q, k, v = self.project(x)
         q, k = self._place(q, k, positions)
+        watched = self.hook_attn_scores.has_hooks() or self.hook_pattern.has_hooks()
+        z = self._attend(q, k, v, visible) if watched or visible is not None else self._attend_fused(q, k, v)
+        z = self.hook_z(z)
+        if self.hook_result.has_hooks():
+            result = self.hook_result(torch.einsum("bphd,hdm->bphm", z, self.W_O))
+            return result.sum(2) + self.b_O
+        return self.o(z.flatten(2))
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+        """Return each head's weighted values ``[batch, pos, head, d_value]``, writing the pattern out."""
+        if visible is None:
+            visible = torch.ones(q.shape[1], q.shape[1], dtype=torch.bool, device=q.device).tril()[None, None]
         per_group = self.config.n_heads // self.config.n_groups
         grouped_q = q.unflatten(2, (self.config.n_groups, per_group))
         scores = torch.einsum("bqgnd,bkgd->bgnqk", grouped_q, k).flatten(1, 2) * self.scale
         scores = self.hook_attn_scores(scores.masked_fill(~visible, -math.inf))
         pattern = self.hook_pattern(masked_softmax(scores, visible).to(v.dtype))
         grouped = pattern.unflatten(1, (self.config.n_groups, per_group))
-        z = self.hook_z(torch.einsum("bgnqk,bkgd->bqgnd", grouped, v).flatten(2, 3))
-        if self.hook_result.has_hooks():
-            result = self.hook_result(torch.einsum("bphd,hdm->bphm", z, self.W_O))
-            return result.sum(2) + self.b_O
-        return self.o(z.flatten(2))
+        return torch.einsum("bgnqk,bkgd->bqgnd", grouped, v).flatten(2, 3)
+
+    def _attend_fused(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return the same without writing the pattern out: nobody looks at it."""
+        per_group = self.config.n_heads // self.config.n_groups
+        q, k, v = q.transpose(1, 2), *(x.transpose(1, 2).repeat_interleave(per_group, 1) for x in (k, v))
+        # The fused product wants keys and values of one width; columns of zeros change neither scores nor sums.
+        width = max(q.shape[-1], v.shape[-1])
+        q, k, padded = (F.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
+        z = F.scaled_dot_product_attention(q, k, padded, is_causal=True, scale=self.scale)
+        return z[..., : v.shape[-1]].transpose(1, 2)
 
     def _place(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Apply the q/k norm and the rotation, in the configured order."""
@@ -314,7 +350,7 @@ class Attention(nn.Module, ABC):
 
 def masked_softmax(
     scores: Float[Tensor, "batch head query_pos key_pos"],
-    visible: Bool[Tensor, "batch #head query_pos key_pos"],
+    visible: Bool[Tensor, "#batch #head query_pos key_pos"],
 ) -> Float[Tensor, "batch head query_pos key_pos"]:
     """Softmax over the visible keys: exactly zero elsewhere, a row of zeros (not NaN) where nothing is visible.
 
@@ -390,4 +426,5 @@ __all__ = [
     "per_head",
     "register",
     "require_positive",
+    "require_qk_norm",
 ]

@@ -66,9 +66,15 @@ class ModelConfig:
                 raise ValueError(f"{name} should be an integer > 0 but got {value!r}")
         if not isinstance(self.attention, AttentionConfig):
             raise ValueError(f"attention should be one of the variants' configurations but got {self.attention!r}")
+        if self.mlp is not None and not isinstance(self.mlp, MLPConfig):
+            raise ValueError(f"mlp should be an MLPConfig or None but got {self.mlp!r}")
+        if not isinstance(self.norm, NormConfig):
+            raise ValueError(f"norm should be a NormConfig but got {self.norm!r}")
         if not isinstance(self.positions, Rotary) and self.positions not in ("learned", "none"):
             raise ValueError(f"positions should be a Rotary, 'learned' or 'none' but got {self.positions!r}")
-        self.attention.rotated_columns(self.rotary)
+        turned = self.attention.rotated_columns(self.rotary)
+        if self.rotary is not None:
+            self.rotary.frequencies(turned.stop - turned.start)
 
     @property
     def rotary(self) -> Rotary | None:
@@ -98,8 +104,8 @@ class ModelConfig:
         ValueError
             If a field is unknown, missing or cannot be.
         """
-        fields = dict(data)
         try:
+            fields = dict(data)
             fields["attention"] = attention_from_dict(fields["attention"])
             if fields.get("mlp") is not None:
                 fields["mlp"] = MLPConfig(**fields["mlp"])

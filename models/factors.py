@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -78,7 +79,7 @@ class Separate(HeadStack):
             len(row_groups), self.width, len(col_groups), self.width
         )
         product = product.transpose(1, 2)
-        if len(row_groups) == len(of_row) and len(col_groups) == len(of_col):
+        if torch.equal(row_groups, of_row) and torch.equal(col_groups, of_col):
             return product
         return product[row_index][:, col_index]
 

@@ -11,8 +11,8 @@ from .factors import HeadStack, Separate
 from .norms import Norm
 
 
-def check_finite(layer: int, name: str, weight: Float[Tensor, "*shape"]) -> None:
-    """Raise ValueError naming layer, head and matrix if `weight` holds NaN or Inf."""
+def check_finite(layer: int, name: str, weight: Float[Tensor, "*shape"], unit: str = "head") -> None:
+    """Raise ValueError naming layer, head (or what else the first of three axes counts) and matrix on NaN or Inf."""
     # A sum is NaN or Inf whenever an entry is, and one pass is cheaper than a mask of the weight's size.
     if bool(torch.isfinite(weight.sum(dtype=torch.float64))):
         return
@@ -20,19 +20,24 @@ def check_finite(layer: int, name: str, weight: Float[Tensor, "*shape"]) -> None
     if not bool(bad.any()):
         return
     if weight.ndim == 3:
-        head = int(bad.flatten(1).any(1).nonzero()[0])
-        where = f"layer {layer}, head {head}, {name}"
+        where = f"layer {layer}, {unit} {int(bad.flatten(1).any(1).nonzero()[0])}, {name}"
     else:
         where = f"layer {layer}, {name}"
     raise ValueError(f"{where} holds {int(bad.sum())} values that are NaN or Inf; expected finite weights")
 
 
-def matrix(layer: int, name: str, weight: Float[Tensor, "*shape"], norm: Norm | None = None) -> Float[Tensor, "*shape"]:
+def matrix(
+    layer: int, name: str, weight: Float[Tensor, "*shape"], norm: Norm | None = None, unit: str = "head"
+) -> Float[Tensor, "*shape"]:
     """Return a weight (last axis: input) checked, in float64, with the norm before it folded in."""
     weight = weight.detach()
-    check_finite(layer, name, weight)
-    weight = weight.double()
-    return weight if norm is None else norm.fold(weight)
+    check_finite(layer, name, weight, unit)
+    # A copy also where nothing is to convert: factors must not move when somebody edits the model.
+    weight = weight.to(torch.float64, copy=True)
+    if norm is None:
+        return weight
+    check_finite(layer, f"gain of the norm before {name}", norm.gain)
+    return norm.fold(weight)
 
 
 def stack(
@@ -44,11 +49,13 @@ def stack(
     of_head: Int[Tensor, " head"],
 ) -> Separate:
     """Return a stacked projection ``[group * width, d_in]`` as one factor a group."""
-    return Separate(matrix(layer, name, weight.unflatten(0, (-1, width)), norm).contiguous(), of_head)
+    rows = weight.unflatten(0, (-1, width))
+    unit = "head" if len(rows) == len(of_head) else "group"
+    return Separate(matrix(layer, name, rows, norm, unit).contiguous(), of_head)
 
 
 def fold_qk_gains(
-    q: HeadStack, k: HeadStack, attention: Attention, fold: bool, notes: list[str]
+    layer: int, q: HeadStack, k: HeadStack, attention: Attention, fold: bool, notes: list[str]
 ) -> tuple[HeadStack, HeadStack]:
     """Return queries and keys with the q/k norm's gains folded into their columns, and note what is left out.
 
@@ -62,7 +69,8 @@ def fold_qk_gains(
     notes.append("q/k norm: its data-dependent scalar per head and token is not part of the form")
     if not (norm.gain and fold):
         return q, k
-    g_q, g_k = attention.q_norm.gain.double(), attention.k_norm.gain.double()
+    g_q = matrix(layer, "q_norm gain", attention.q_norm.gain)
+    g_k = matrix(layer, "k_norm gain", attention.k_norm.gain)
     if norm.where == "before":
         return q.scale_columns(g_q), k.scale_columns(g_k)
     if attention.rotary is not None:
@@ -70,7 +78,9 @@ def fold_qk_gains(
     return q, k.scale_columns(g_q * g_k)
 
 
-def note_biases(config: AttentionConfig, notes: list[str]) -> None:
-    """Say that biases are outside a bilinear form."""
+def note_left_out(config: AttentionConfig, norm: Norm | None, notes: list[str]) -> None:
+    """Say which biases are outside a bilinear form."""
     if config.bias:
         notes.append("query, key and value biases are not part of the forms")
+    if norm is not None and norm.b is not None:
+        notes.append("the input norm's bias is not part of the forms")

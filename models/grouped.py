@@ -22,9 +22,10 @@ from .attention import (
     per_head,
     register,
     require_positive,
+    require_qk_norm,
 )
 from .factors import BilinearForm, Factors
-from .folding import fold_qk_gains, note_biases, stack
+from .folding import fold_qk_gains, note_left_out, stack
 from .norms import Norm
 from .rope import Rotary
 
@@ -53,6 +54,7 @@ class GroupedConfig(AttentionConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive("d_head", self.d_head)
+        require_qk_norm(self.qk_norm)
         object.__setattr__(self, "n_kv_heads", self.n_heads if self.n_kv_heads is None else self.n_kv_heads)
         require_positive("n_kv_heads", self.n_groups)
         if self.n_heads % self.n_groups:
@@ -142,7 +144,7 @@ class GroupedAttention(Attention):
         v = stack(layer, "W_V", self.v.weight, self.d_head, norm, groups)
         o = stack(layer, "W_O", self.o.weight.T, self.d_head, None, heads)
         notes: list[str] = []
-        q, k = fold_qk_gains(q, k, self, norm is not None, notes)
-        note_biases(self.config, notes)
+        q, k = fold_qk_gains(layer, q, k, self, norm is not None, notes)
+        note_left_out(self.config, norm, notes)
         circuits = {"qk": {"all": (BilinearForm(q, k, self.planes()),)}, "ov": {"all": (BilinearForm(v, o),)}}
         return Factors(layer, self.config.n_heads, circuits, norm is not None, tuple(notes))

@@ -65,7 +65,7 @@ class Block(nn.Module):
         self,
         resid: Float[Tensor, "batch pos d_model"],
         positions: Int[Tensor, "batch pos"],
-        visible: Bool[Tensor, "batch 1 query_pos key_pos"],
+        visible: Bool[Tensor, "batch 1 query_pos key_pos"] | None,
     ) -> Float[Tensor, "batch pos d_model"]:
         """Return the residual stream after this block."""
         resid = self.hook_resid_pre(resid)
@@ -189,7 +189,7 @@ class HookedModel(TextInterface, HookedRoot):
         elif positions.shape != input.shape[:2]:
             raise ValueError(f"positions should be {tuple(input.shape[:2])} but are {tuple(positions.shape)}")
         resid = self._embed(input, positions) if start_at_layer is None else self._check_resid(input)
-        visible = self._visible(mask)
+        visible = None if attention_mask is None or bool(mask.all()) else self._visible(mask)
         for block in self.layers[first:last]:
             resid = block(resid, positions, visible)
         if stop_at_layer is not None:
@@ -404,8 +404,13 @@ def next_token_loss(
     """Cross-entropy in nats of each token given those before it.
 
     Where the predicting token or the predicted one is a pad, the per-token loss is zero and the mean leaves it out.
+    A mean over no token at all is a ValueError.
     """
-    loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="none")
     counted = mask[:, 1:] & mask[:, :-1]
+    if not per_token and not bool(counted.any()):
+        raise ValueError("there is no token to score: a loss needs two neighbouring tokens that are not pads")
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
     loss = loss.view(counted.shape) * counted
     return loss if per_token else loss.sum() / counted.sum()

@@ -110,7 +110,6 @@ class HookedRoot(HookedRootModule):
             if reset_hooks_end:
                 for point, handle in added:
                     _remove(point, handle)
-                self.is_caching = False
             if clear_contexts:
                 self.clear_contexts()
 
@@ -203,7 +202,8 @@ class HookedRoot(HookedRootModule):
         Parameters
         ----------
         names_filter, device, remove_batch_dim, incl_bwd, pos_slice
-            As in `get_caching_hooks`. With `incl_bwd` the output must be a scalar (``return_type="loss"``).
+            As in `get_caching_hooks`. With `incl_bwd` the output must be a scalar (``return_type="loss"``), and the
+            gradients are left on the parameters too.
         return_cache_object
             False: a plain dictionary.
 

@@ -26,9 +26,10 @@ from .attention import (
     per_head,
     register,
     require_positive,
+    require_qk_norm,
 )
 from .factors import BilinearForm, Factors, SharedPlusPrivate
-from .folding import fold_qk_gains, matrix, note_biases, stack
+from .folding import fold_qk_gains, matrix, note_left_out, stack
 from .norms import Norm
 from .rope import Rotary
 
@@ -60,6 +61,7 @@ class LRKVConfig(AttentionConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive("d_head", self.d_head)
+        require_qk_norm(self.qk_norm)
         if isinstance(self.rank, bool) or not isinstance(self.rank, int) or not 1 <= self.rank <= self.d_head:
             raise ValueError(
                 f"attention.rank should be an integer from 1 to d_head={self.d_head} but got {self.rank!r} "
@@ -208,7 +210,7 @@ class LRKVAttention(Attention):
         o = stack(layer, "W_O", self.o.weight.T, self.d_head, None, heads)
         k, v = self.k.stack(layer, "K", norm), self.v.stack(layer, "V", norm)
         notes: list[str] = []
-        q, k = fold_qk_gains(q, k, self, norm is not None, notes)
-        note_biases(self.config, notes)
+        q, k = fold_qk_gains(layer, q, k, self, norm is not None, notes)
+        note_left_out(self.config, norm, notes)
         circuits = {"qk": {"all": (BilinearForm(q, k, self.planes()),)}, "ov": {"all": (BilinearForm(v, o),)}}
         return Factors(layer, self.config.n_heads, circuits, norm is not None, tuple(notes))

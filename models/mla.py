@@ -20,8 +20,8 @@ from transformer_lens.hook_points import HookPoint
 
 from .attention import Attention, AttentionConfig, linear, per_head, register, require_positive
 from .factors import BilinearForm, Factors, Separate, Through
-from .folding import matrix, note_biases, stack
-from .norms import Norm
+from .folding import matrix, note_left_out, stack
+from .norms import Norm, require_eps
 from .rope import Rotary
 
 
@@ -66,7 +66,8 @@ class MLAConfig(AttentionConfig):
             require_positive(name, getattr(self, name))
         if self.d_q_latent is not None:
             require_positive("d_q_latent", self.d_q_latent)
-        if not isinstance(self.d_rope, int) or self.d_rope < 0 or self.d_rope % 2:
+        require_eps("attention.latent_eps", self.latent_eps)
+        if isinstance(self.d_rope, bool) or not isinstance(self.d_rope, int) or self.d_rope < 0 or self.d_rope % 2:
             raise ValueError(f"attention.d_rope should be an even integer >= 0 but got {self.d_rope!r}")
 
     @property
@@ -94,6 +95,11 @@ class MLAConfig(AttentionConfig):
         """The rotary channel, no more and no less."""
         return self.d_rope
 
+    def score_scale(self, rotary: Rotary | None) -> float:
+        """Return `scale`, or ``1 / sqrt(key width)`` times YaRN's factor on the scores, as DeepSeek has it."""
+        factor = 1.0 if rotary is None or self.scale is not None else rotary.softmax_factor
+        return super().score_scale(rotary) * factor
+
     def build(self, d_model: int, rotary: Rotary | None) -> MLAAttention:
         """Return the module, initialised at random."""
         return MLAAttention(self, d_model, rotary)
@@ -109,10 +115,6 @@ class MLAAttention(Attention):
     """
 
     def __init__(self, config: MLAConfig, d_model: int, rotary: Rotary | None) -> None:
-        if rotary is not None and config.d_rope == 0:
-            raise ValueError(
-                "positions are rotary but attention.d_rope is 0: give MLA a rotary channel or no positions"
-            )
         super().__init__(config, d_model, rotary, qk_norm=None)
         self.mla = config
         heads = config.n_heads
@@ -208,10 +210,12 @@ class MLAAttention(Attention):
         outer_q = q_content if q_base is None else Through(q_base, q_content)
         outer_k = Through(matrix(layer, "W_DKV", self.kv_down.weight, norm).T, k)
         qk["content_d_model"] = (BilinearForm(outer_q, outer_k),)
-        notes = [
-            "MLA: the latents' norms divide by a positive scalar a token that all heads share; it is not in the forms"
-        ]
-        note_biases(self.config, notes)
+        notes: list[str] = []
+        if cfg.latent_norm:
+            notes.append(
+                "MLA: the latents' norms divide by a positive scalar a token, shared by all heads, not in the forms"
+            )
+        note_left_out(self.config, norm, notes)
         circuits = {"qk": qk, "ov": {"all": (BilinearForm(v, o),)}}
         return Factors(layer, cfg.n_heads, circuits, norm is not None, tuple(notes))
 

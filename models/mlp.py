@@ -43,8 +43,8 @@ class MLPConfig:
     bias: bool = False
 
     def __post_init__(self) -> None:
-        if self.d_mlp <= 0:
-            raise ValueError(f"mlp.d_mlp should be > 0 but got {self.d_mlp}")
+        if isinstance(self.d_mlp, bool) or not isinstance(self.d_mlp, int) or self.d_mlp <= 0:
+            raise ValueError(f"mlp.d_mlp should be an integer > 0 but got {self.d_mlp!r}")
         if self.act not in ACTIVATIONS:
             raise ValueError(f"mlp.act should be one of {sorted(ACTIVATIONS)} but got {self.act!r}")
 
@@ -78,9 +78,9 @@ class MLP(nn.Module):
 
     @property
     def W_gate(self) -> Float[Tensor, "d_model d_mlp"]:
-        """Gate projection (a view); AttributeError if the MLP is not gated."""
+        """Gate projection (a view); ValueError if the MLP is not gated."""
         if self.gate is None:
-            raise AttributeError("this MLP is not gated: it has no W_gate")
+            raise ValueError("this MLP is not gated: it has no W_gate")
         return self.gate.weight.T
 
     @property

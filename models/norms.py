@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -31,8 +32,7 @@ class NormConfig:
     def __post_init__(self) -> None:
         if self.kind not in get_args(NormKind):
             raise ValueError(f"norm.kind should be one of {get_args(NormKind)} but got {self.kind!r}")
-        if not self.eps >= 0:
-            raise ValueError(f"norm.eps should be >= 0 but got {self.eps}")
+        require_eps("norm.eps", self.eps)
 
     def build(self, width: int) -> Norm:
         """Return the module for vectors of `width`."""
@@ -41,6 +41,12 @@ class NormConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description."""
         return {"kind": self.kind, "eps": self.eps}
+
+
+def require_eps(name: str, value: float) -> None:
+    """Raise ValueError unless `value` can be added under a norm's root."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} should be a finite number >= 0 but got {value!r}")
 
 
 class Norm(nn.Module):

@@ -39,11 +39,16 @@ class RopeScaling(ABC):
         """Factor on the rotated columns (YaRN's attention factor); 1 for every other rule."""
         return 1.0
 
+    @property
+    def softmax_factor(self) -> float:
+        """Factor on the score scale of latent attention (YaRN with `mscale_all_dim`); 1 for every other rule."""
+        return 1.0
+
 
 def _require_positive(owner: str, **values: float) -> None:
     for name, value in values.items():
-        if not value > 0:
-            raise ValueError(f"{owner}.{name} should be > 0 but got {value}")
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{owner}.{name} should be finite and > 0 but got {value}")
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,10 @@ class FrequencyFactors(RopeScaling):
 
     factors: tuple[float, ...]
     kind: ClassVar[str] = "factors"
+
+    def __post_init__(self) -> None:
+        for index, factor in enumerate(self.factors):
+            _require_positive("FrequencyFactors", **{f"factors[{index}]": factor})
 
     def scale(self, theta: Float[Tensor, " plane"], base: float) -> Float[Tensor, " plane"]:
         """Return ``theta / factors``; the number of factors must be the number of planes."""
@@ -122,7 +131,15 @@ class YarnScaling(RopeScaling):
     kind: ClassVar[str] = "yarn"
 
     def __post_init__(self) -> None:
-        _require_positive("YarnScaling", factor=self.factor, original_context=self.original_context)
+        optional = {"attention_factor": self.attention_factor} if self.attention_factor is not None else {}
+        _require_positive(
+            "YarnScaling",
+            factor=self.factor,
+            original_context=self.original_context,
+            beta_fast=self.beta_fast,
+            beta_slow=self.beta_slow,
+            **optional,
+        )
 
     def _mscale(self, weight: float) -> float:
         return 1.0 if self.factor <= 1 else 0.1 * weight * math.log(self.factor) + 1.0
@@ -187,10 +204,10 @@ class Rotary:
     scaling: RopeScaling | None = None
 
     def __post_init__(self) -> None:
-        if not self.base > 1:
-            raise ValueError(f"Rotary.base should be > 1 but got {self.base}")
-        if self.width is not None and (self.width <= 0 or self.width % 2):
-            raise ValueError(f"Rotary.width should be even and > 0 but got {self.width}")
+        if not (self.base > 1 and math.isfinite(self.base)):
+            raise ValueError(f"Rotary.base should be finite and > 1 but got {self.base}")
+        if self.width is not None and (not isinstance(self.width, int) or self.width <= 0 or self.width % 2):
+            raise ValueError(f"Rotary.width should be an even integer > 0 but got {self.width}")
 
     def frequencies(self, width: int) -> Float[Tensor, " plane"]:
         """Return the ``width / 2`` plane frequencies in radians a position, float32."""
@@ -202,6 +219,11 @@ class Rotary:
     def amplitude(self) -> float:
         """Factor on the rotated columns of queries and keys alike."""
         return 1.0 if self.scaling is None else self.scaling.amplitude
+
+    @property
+    def softmax_factor(self) -> float:
+        """Factor on the score scale of latent attention."""
+        return 1.0 if self.scaling is None else self.scaling.softmax_factor
 
     def planes(self, width: int) -> tuple[slice, slice]:
         """Return the columns ``a`` and the columns ``b`` of the planes within `width` rotated columns."""

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pytest
-from typer.testing import CliRunner
-
 from headscope.cli import app
+from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -12,7 +12,7 @@ import headscope
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("models", "checkpoints", "diversity", "plots")
+ROOMS = ("models", "checkpoints", "diversity", "interventions", "kernels", "plots")
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +44,7 @@ def test_wheel_installs_under_one_import_name(wheel, tmp_path):
     assert [name for name in top if not name.endswith(".dist-info")] == ["headscope"]
     code = (
         "import headscope, importlib; "
-        "[importlib.import_module(f'headscope.{room}') for room in ('models', 'checkpoints', 'diversity', 'plots')]; "
+        f"[importlib.import_module(f'headscope.{{room}}') for room in {ROOMS}]; "
         "print(headscope.__file__)"
     )
     where = subprocess.run(
@@ -75,6 +75,8 @@ def test_imports_point_one_way():
     """plots is a leaf; models know no file; checkpoints build on models; diversity on both."""
     allowed = {
         "plots": {"plots"},
+        "kernels": {"kernels"},
+        "interventions": {"interventions", "models"},
         "models": {"models", "errors"},
         "checkpoints": {"checkpoints", "models", "errors"},
         "diversity": {"diversity", "checkpoints", "models", "plots", "errors"},

@@ -11,7 +11,6 @@ from ...models.config import ModelConfig
 from ...models.mla import MLAConfig
 from ...models.mlp import MLPConfig
 from ...models.norms import NormConfig
-from ...models.rope import YarnScaling
 from ..checkpoint import Layout, Source
 from .hf import activation, prefix_of, real, rotary, size
 
@@ -29,7 +28,6 @@ def layout(config: dict[str, Any], names: Collection[str]) -> Layout:
     # Version 2 has no such choice: whatever stands there, its pairs are neighbours.
     interleaved = second or bool(config.get("rope_interleave", True))
     positions = rotary(config, width=d_rope, interleaved=interleaved)
-    yarn = positions.scaling if isinstance(positions.scaling, YarnScaling) else None
     bias = bool(config.get("attention_bias", False))
     model = ModelConfig(
         d_model=size(config, "hidden_size"),
@@ -45,7 +43,6 @@ def layout(config: dict[str, Any], names: Collection[str]) -> Layout:
             d_q_latent=None if config.get("q_lora_rank") is None else size(config, "q_lora_rank"),
             bias=bias,
             output_bias=bias,
-            scale=None if yarn is None else (d_nope + d_rope) ** -0.5 * yarn.softmax_factor,
         ),
         mlp=MLPConfig(
             d_mlp=size(config, "intermediate_size"),

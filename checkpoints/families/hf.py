@@ -35,9 +35,9 @@ def _field(config: dict[str, Any], key: str, default: Any) -> Any:
     return value
 
 
-def activation(name: str) -> str:
+def activation(name: Any) -> str:
     """Return headscope's name of an activation."""
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise CheckpointError(f"the activation should be one of {sorted(ACTIVATIONS)} but is {name!r}")
     return ACTIVATIONS[name]
 

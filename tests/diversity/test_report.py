@@ -180,7 +180,7 @@ def test_folding_and_offsets_matter(model):
 def test_nan_weights_are_named(model):
     with torch.no_grad():
         model.attention(1).W_K[1, 3, 2] = math.nan
-    with pytest.raises(ValueError, match=r"layer 1, head 1, W_K holds 1 values that are NaN"):
+    with pytest.raises(ValueError, match=r"layer 1, group 1, W_K holds 1 values that are NaN"):
         hs.report(model, null=0)
 
 
