@@ -12,7 +12,7 @@ import headscope
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("models", "checkpoints", "diversity", "interventions", "kernels", "plots")
+ROOMS = ("models", "checkpoints", "diversity", "interventions", "kernels", "plots", "training")
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +76,7 @@ def test_imports_point_one_way():
     allowed = {
         "plots": {"plots"},
         "kernels": {"kernels"},
+        "training": {"training", "checkpoints", "models", "errors"},
         "interventions": {"interventions", "models"},
         "models": {"models", "errors"},
         "checkpoints": {"checkpoints", "models", "errors"},
