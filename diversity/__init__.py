@@ -1,7 +1,8 @@
 """How different the heads of a layer are: inner products of forms, spectra, nulls, and the report over them."""
 
 from .forms import Offsets, gram
-from .report import Report, report
+from .report import report
+from .result import Report
 from .spectra import Measures, cosine, effective_rank, measure
 
 __all__ = ["Measures", "Offsets", "Report", "cosine", "effective_rank", "gram", "measure", "report"]

@@ -61,13 +61,13 @@ class Recipe:
         Threads of torch; another number may round differently.
     """
 
-    steps: int = 1500
-    batch_size: int = 12
+    steps: int = 4500
+    batch_size: int = 8
     seed: int = 0
     muon_lr: float = 0.02
-    adam_lr: float = 0.004
+    adam_lr: float = 0.008
     weight_decay: float = 0.01
-    save_every: int = 250
+    save_every: int = 500
     validate_every: int = 50
     threads: int = 1
 

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from headscope.diversity.report import COLUMNS, parse_layers
+from headscope.diversity.report import parse_layers
+from headscope.diversity.result import COLUMNS
 from headscope.models import GroupedConfig, LRKVConfig, MLAConfig, Rotary
 
 
