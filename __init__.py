@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from .diversity import Offsets, Report, report
     from .errors import CheckpointError, HeadscopeError, TokenizerError
     from .models import (
+        FrequencyFactors,
         GroupedConfig,
         HookedModel,
+        LinearScaling,
+        Llama3Scaling,
         LRKVConfig,
         MLAConfig,
         MLPConfig,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
         NormConfig,
         QKNorm,
         Rotary,
+        YarnScaling,
     )
 
 _WHERE = {
@@ -37,25 +41,32 @@ _WHERE = {
     ".diversity": ("Offsets", "Report", "report"),
     ".errors": ("CheckpointError", "HeadscopeError", "TokenizerError"),
     ".models": (
+        "FrequencyFactors",
         "GroupedConfig",
         "HookedModel",
         "LRKVConfig",
+        "LinearScaling",
+        "Llama3Scaling",
         "MLAConfig",
         "MLPConfig",
         "ModelConfig",
         "NormConfig",
         "QKNorm",
         "Rotary",
+        "YarnScaling",
     ),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
     "CheckpointError",
+    "FrequencyFactors",
     "GroupedConfig",
     "HeadscopeError",
     "HookedModel",
     "LRKVConfig",
+    "LinearScaling",
+    "Llama3Scaling",
     "MLAConfig",
     "MLPConfig",
     "ModelConfig",
@@ -65,6 +76,7 @@ __all__ = [
     "Report",
     "Rotary",
     "TokenizerError",
+    "YarnScaling",
     "load",
     "open_checkpoint",
     "report",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -35,9 +37,20 @@ class DefinitionOption(StrEnum):
     roy = "roy"
 
 
+def _print_version(wanted: bool) -> bool:
+    if wanted:
+        typer.echo(f"headscope {version('headscope')}")
+        raise typer.Exit
+    return wanted
+
+
 @app.callback()
-def _root() -> None:
-    """Keep the verbs as sub-commands."""
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Hold what is common to the verbs."""
 
 
 @app.command()
@@ -73,6 +86,8 @@ def report(
     with _mistakes():
         from .diversity import report as run
 
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)  # a place that cannot be written to is better known before the work
         with _progress("reading layers") as tick:
             result = run(
                 checkpoint,
@@ -84,9 +99,10 @@ def report(
                 fold_norm=fold,
                 progress=tick,
             )
-        files = [] if out is None else result.save(out)
         if json:
             sys.stdout.write(result.to_json() + "\n")
+            if out is not None:
+                result.save(out)
             return
         from rich.console import Console
 
@@ -106,7 +122,7 @@ def report(
         )
         for line in (*record["notes"], *result.summary().splitlines(), *result.reading().splitlines()):
             console.print(line, markup=False)
-        for path in files:
+        for path in [] if out is None else result.save(out):
             console.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
@@ -180,12 +196,17 @@ def prepare(
 
 @contextmanager
 def _mistakes() -> Iterator[None]:
-    """Turn the user's mistakes into one line on standard error and exit status 2."""
+    """Turn the user's mistakes into one line on standard error and exit status 2.
+
+    With ``HEADSCOPE_DEBUG`` set the traceback is shown instead.
+    """
     from .errors import HeadscopeError
 
     try:
         yield
     except (HeadscopeError, ValueError, IndexError, OSError) as error:
+        if os.environ.get("HEADSCOPE_DEBUG"):
+            raise
         message = " ".join(str(error).split())
         typer.echo(f"error: {message}", err=True)
         raise typer.Exit(2) from None
@@ -205,5 +226,14 @@ def _progress(what: str) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line; a mistake in the call itself is one line and exit status 2 like any other."""
+    try:
+        status = app(standalone_mode=False)
+    except typer.Abort:
+        sys.stderr.write("stopped\n")
+        status = 130
+    except typer.TyperException as error:
+        if message := " ".join(error.format_message().split()):  # empty where the help was shown instead
+            sys.stderr.write(f"error: {message}\n")
+        status = 2
+    sys.exit(status if isinstance(status, int) else 0)

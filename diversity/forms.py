@@ -24,8 +24,8 @@ from torch import Tensor
 
 from ..models.factors import BilinearForm, Planes
 
-TILE_BYTES = 128 * 2**20
-"""Size that one tile of small products is held to."""
+TILE_BYTES = 16 * 2**20
+"""Size that one tile of small products is held to: small enough that tiles leave the lower triangle out."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Offsets:
         if isinstance(text, str) and text.strip().lower() == "none":
             return None
         try:
-            first, _, last = str(text).partition(":")
-            return cls(int(first), int(last or first))
+            first, colon, last = str(text).partition(":")
+            return cls(int(first), int(last) if colon else int(first))
         except ValueError as error:
             raise ValueError(f"offsets should be a distance, FIRST:LAST or none but got {text!r}: {error}") from None
 
@@ -77,7 +77,7 @@ def gram(forms: Sequence[BilinearForm], offsets: Offsets | None) -> Float[Tensor
     forms
         One form a head each; several are one form on stacked inputs, and their inner products add up.
     offsets
-        Distances to average over under rotary positions; None leaves positions out (as offset 0 does).
+        Distances to average over under rotary positions; None leaves positions out, which has the value of distance 0.
 
     Raises
     ------
@@ -108,9 +108,10 @@ def _row_blocks(form: BilinearForm) -> Iterator[slice]:
 
 def _tile(form: BilinearForm, rows: slice, cols: slice, offsets: Offsets | None) -> Float[Tensor, "rows cols"]:
     left, right = form.left.cross(rows, cols), form.right.cross(rows, cols)
-    if offsets is None or form.planes is None:
+    distance = offsets or Offsets(0)
+    if form.planes is None or (distance == Offsets(0) and form.planes.amplitude == 1.0):
         return torch.einsum("ijmn,ijmn->ij", left, right)
-    return _rotated(left, right, form.planes, offsets)
+    return _rotated(left, right, form.planes, distance)
 
 
 def _rotated(left: Tensor, right: Tensor, planes: Planes, offsets: Offsets) -> Float[Tensor, "rows cols"]:

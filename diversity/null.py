@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from ..models.attention import build_attention
 from ..models.config import ModelConfig
 from ..models.factors import Factors
 
@@ -33,6 +34,9 @@ def random_factors(
     for seed in seeds:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            attention = config.attention.build(config.d_model, config.rotary)
+            attention = build_attention(config.attention, config.d_model, config.rotary)
         norm = config.norm.build(config.d_model) if fold_norm else None
-        yield seed, attention.factors(0, norm)
+        factors = attention.factors(0, norm)
+        del attention  # a large layer would otherwise stand in memory beside its factors
+        yield seed, factors
+        del factors

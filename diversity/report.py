@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -25,7 +27,7 @@ Key = tuple[str, str]
 
 
 @runtime_checkable
-class Source(Protocol):
+class Reportable(Protocol):
     """Anything that can be reported on: a checkpoint on disk or a model in memory."""
 
     @property
@@ -43,7 +45,7 @@ class Source(Protocol):
 
 
 def report(
-    source: str | os.PathLike[str] | Source,
+    source: str | os.PathLike[str] | Reportable,
     *,
     circuit: Circuit = "both",
     offsets: str | int | tuple[int, int] | Offsets | None = 0,
@@ -101,15 +103,22 @@ def report(
     if null < 0:
         raise ValueError(f"null should be a number of draws >= 0 but got {null}")
     distance = Offsets.parse(offsets)
-    opened: Source = open_checkpoint(source) if isinstance(source, str | os.PathLike) else source
+    opened: Reportable = open_checkpoint(source) if isinstance(source, str | os.PathLike) else source
+    if not isinstance(opened, Reportable):
+        raise ValueError(f"source should be a path, a Checkpoint or a HookedModel but is {type(source).__name__}")
     chosen = parse_layers(layers, opened.config.n_layers)
     circuits = ("qk", "ov") if circuit == "both" else (circuit,)
-    steps = _Steps(len(chosen) + null, progress)
+    steps = _Steps(len(chosen) + null + 1, progress)
+    if out is not None:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    origin = opened.describe()
+    steps.done("hash")
 
     draws: dict[Key, list[Measures]] = {}
     for seed, factors in random_factors(opened.config, range(null), fold_norm=fold_norm):
         for key, similarity in _similarities(factors, circuits, distance).items():
             draws.setdefault(key, []).append(measure(similarity, definition))
+        del factors  # one layer's factors in memory at a time
         steps.done(f"null {seed}")
 
     rows: list[dict[str, Any]] = []
@@ -122,11 +131,12 @@ def report(
             matrices[name, part, layer] = similarity
             found = measure(similarity, definition)
             rows.append({"layer": layer, "circuit": name, "part": part, **_row(found, draws.get((name, part), []))})
+        del factors
         steps.done(f"layer {layer}")
 
     record = {
         "kind": "effective-rank report",
-        "checkpoint": opened.describe(),
+        "checkpoint": origin,
         "config": opened.config.to_dict(),
         "circuits": list(circuits),
         "layers": chosen,
@@ -136,12 +146,15 @@ def report(
         "dtype": "float64",
         "null": _describe_null(null, draws),
         "notes": list(notes),
-        "versions": {name: version(name) for name in ("headscope", "torch", "numpy", "scipy", "transformer-lens")},
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in _RECORDED}},
     }
     result = Report(pd.DataFrame(rows, columns=list(COLUMNS)), matrices, record)
     if out is not None:
         result.save(out)
     return result
+
+
+_RECORDED = ("headscope", "torch", "numpy", "scipy", "pandas", "safetensors", "transformers", "transformer-lens")
 
 
 class _Steps:
@@ -174,7 +187,8 @@ def parse_layers(layers: str | Sequence[int] | None, count: int) -> list[int]:
             for piece in layers.split(","):
                 first, colon, last = piece.partition(":")
                 low, high = int(first or 0), int(last or count - 1) if colon else int(first)
-                wanted += range(low, high + 1)
+                # Cut before it is written out: a slip like 0:9999999999 should be an error, not a list.
+                wanted += range(low, min(high, count) + 1)
         except ValueError:
             raise ValueError(f"layers should be like 3, 0:4 or 0,5,9 but got {layers!r}") from None
     else:
@@ -188,8 +202,11 @@ def parse_layers(layers: str | Sequence[int] | None, count: int) -> list[int]:
 
 
 def _similarities(factors: Factors, circuits: Sequence[str], offsets: Offsets | None) -> dict[Key, np.ndarray]:
+    # Forms that several parts are made of (MLA's joint one) are multiplied once.
+    distinct = {id(f): f for circuit in circuits for forms in factors.circuits[circuit].values() for f in forms}
+    products = {key: gram((form,), offsets).numpy() for key, form in distinct.items()}
     return {
-        (circuit, part): cosine(gram(forms, offsets).numpy())
+        (circuit, part): cosine(np.add.reduce([products[id(form)] for form in forms]))
         for circuit in circuits
         for part, forms in factors.circuits[circuit].items()
     }

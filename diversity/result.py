@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ COLUMNS = (
 """Columns of a report's table. Percentages are 0-100; ``null_*`` are in heads, as ``erank`` is."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Report:
     """Head diversity of a checkpoint.
 
@@ -74,14 +74,19 @@ class Report:
 
     def summary(self) -> str:
         """Return one line a circuit and part: means over layers, in percent."""
-        return "\n".join(_summary_line(row, len(self.record["layers"])) for row in self.means().to_dict("records"))
+        return "\n".join(_summary_line(self.table, circuit, part) for circuit, part in self._parts())
 
     def reading(self) -> str:
         """Return what the numbers do and do not show, given where they lie against the null."""
-        if not self.record["null"]["seeds"]:
+        draws = len(self.record["null"]["seeds"])
+        if not draws:
             return "No null was drawn: without it a high effective rank is no evidence that heads specialise."
-        keys = self.table[["circuit", "part"]].drop_duplicates().itertuples(index=False)
-        return "\n".join(_reading(self.table, circuit, part) for circuit, part in keys)
+        if draws == 1:
+            return "The null is a single draw, which has no range to lie in: ask for several."
+        return "\n".join(_reading(self.table, circuit, part) for circuit, part in self._parts())
+
+    def _parts(self) -> list[tuple[str, str]]:
+        return list(dict.fromkeys(zip(self.table["circuit"], self.table["part"], strict=True)))
 
     def plot(self) -> Figure:
         """Draw effective rank by layer against its bounds and null."""
@@ -129,13 +134,23 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _summary_line(row: Mapping[Hashable, Any], layers: int) -> str:
-    name = _title(row["circuit"], row["part"])
-    return (
-        f"{name}, mean of {layers} layer{'s' if layers > 1 else ''}: "
-        f"effective rank {row['erank_pct_heads']:.2f} % of H, "
-        f"centred {row['erank_centred_pct_heads']:.2f} % of H = {row['erank_centred_pct_cap']:.2f} % of its cap H-1"
-    )
+def _summary_line(table: pd.DataFrame, circuit: str, part: str) -> str:
+    rows = pd.DataFrame(table[(table["circuit"] == circuit) & (table["part"] == part)])
+    name = _title(circuit, part)
+    erank = rows["erank_pct_heads"].dropna()
+    centred = rows[["erank_centred_pct_heads", "erank_centred_pct_cap"]].dropna()
+    if not len(erank):
+        return f"{name}: no layer could be measured"
+    text = f"{name}, mean of {_layers(len(erank))}: effective rank {erank.mean():.2f} % of H"
+    if not len(centred):
+        return f"{text}; centred: no layer has one"
+    of_heads, of_cap = centred.mean().tolist()
+    fewer = "" if len(centred) == len(erank) else f" (mean of {_layers(len(centred))})"
+    return f"{text}, centred{fewer} {of_heads:.2f} % of H = {of_cap:.2f} % of its cap H-1"
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer{'' if count == 1 else 's'}"
 
 
 def _title(circuit: str, part: str) -> str:

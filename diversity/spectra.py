@@ -46,10 +46,19 @@ def centre(gram: Float[Array, "head head"]) -> Float[Array, "head head"]:
     return rows - rows.mean(1, keepdims=True)
 
 
-def eigenvalues(gram: Float[Array, "head head"]) -> Float[Array, " head"]:
-    """Return the eigenvalues, largest first; those below ``H * eps * largest`` are rounding and become zero."""
+def eigenvalues(gram: Float[Array, "head head"], scale: float | None = None) -> Float[Array, " head"]:
+    """Return the eigenvalues, largest first; those below ``H * eps * scale`` are rounding and become zero.
+
+    Parameters
+    ----------
+    gram
+        Symmetric, positive semidefinite but for rounding.
+    scale
+        Size that rounding is relative to; None: the largest eigenvalue. For a centred matrix it is the largest
+        eigenvalue before centring, since centring removes size but no rounding.
+    """
     values = np.linalg.eigvalsh((gram + gram.T) / 2)[::-1]
-    floor = len(values) * np.finfo(np.float64).eps * max(values[0], 0.0)
+    floor = len(values) * np.finfo(np.float64).eps * max(values[0] if scale is None else scale, 0.0)
     return np.where(values > floor, values, 0.0)
 
 
@@ -168,7 +177,8 @@ def measure(similarity: Float[Array, "head head"], definition: Definition = "gra
     if len(zero):
         which = ", ".join(str(head) for head in zero)
         return Measures(heads, nan, nan, nan, nan, nan, nan, nan, f"degenerate: the form of head {which} is zero")
-    erank, alike = effective_rank(eigenvalues(similarity), definition), mean_off_diagonal(similarity)
+    uncentred = eigenvalues(similarity)
+    erank, alike = effective_rank(uncentred, definition), mean_off_diagonal(similarity)
     centred = centre(similarity)
     if heads == 1:
         return Measures(1, erank, nan, nan, nan, nan, nan, nan, "degenerate: one head, so nothing is left once centred")
@@ -176,7 +186,7 @@ def measure(similarity: Float[Array, "head head"], definition: Definition = "gra
     if np.trace(centred) <= DEGENERATE * heads * np.finfo(np.float64).eps * heads:
         status = "degenerate: all heads have the same form, so nothing is left once centred"
         return Measures(heads, erank, nan, nan, nan, nan, nan, alike, status)
-    eigs = eigenvalues(centred)
+    eigs = eigenvalues(centred, scale=float(uncentred[0]))
     return Measures(
         heads,
         erank,

@@ -7,11 +7,13 @@ hook and no other, also when the forward pass raises.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
@@ -66,30 +68,29 @@ class Edit(ABC):
             raise ValueError(f"path should be one of {', '.join(PATHS)} but got {self.path!r}")
         if PATHS[self.path] is None and self.heads is not None:
             raise ValueError(f"path {self.path!r} is shared by all heads: it has no heads {self.heads} of its own")
+        for name in ("layers", "heads", "positions"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, tuple):
+                raise ValueError(f"{name} should be a tuple of indices or None but got {value!r}")
 
     @abstractmethod
     def change(self, tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return what becomes of the chosen part; the argument must be left as it is."""
+        """Return the changed tensor, whole; the argument must be left as it is.
+
+        Only the chosen heads and positions of what is returned are taken over.
+        """
 
     def __call__(self, tensor: Tensor, hook: HookPoint) -> Tensor:
         """Return the tensor with the chosen heads and positions changed."""
-        index: list[slice | list[int]] = [slice(None)] * tensor.ndim
-        axis = PATHS[self.path]
-        if axis is not None and self.heads is not None:
-            self._check("head", self.heads, tensor.shape[axis], hook)
+        chosen = torch.ones((1,) * tensor.ndim, dtype=torch.bool, device=tensor.device)
         position_axis = 1 if hook.pos_dim is None else hook.pos_dim
-        if self.positions is not None:
-            self._check("position", self.positions, tensor.shape[position_axis], hook)
-        edited = tensor.clone()
-        for head in [None] if axis is None or self.heads is None else self.heads:
-            if axis is not None and head is not None:
-                index[axis] = slice(head, head + 1)
-            for position in [None] if self.positions is None else self.positions:
-                if position is not None:
-                    index[position_axis] = slice(position, position + 1)
-                chosen = tuple(index)
-                edited[chosen] = self.change(tensor[chosen])
-        return edited
+        for what, axis, wanted in (("head", PATHS[self.path], self.heads), ("position", position_axis, self.positions)):
+            if axis is not None and wanted is not None:
+                self._check(what, wanted, tensor.shape[axis], hook)
+                line = torch.zeros(tensor.shape[axis], dtype=torch.bool, device=tensor.device)
+                line[list(wanted)] = True
+                chosen = chosen & line.view([-1 if a == axis else 1 for a in range(tensor.ndim)])
+        return torch.where(chosen, self.change(tensor), tensor)
 
     @staticmethod
     def _check(what: str, wanted: tuple[int, ...], count: int, hook: HookPoint) -> None:
@@ -103,8 +104,8 @@ class Zero(Edit):
     """Set to zero."""
 
     def change(self, tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return zeros."""
-        return tensor * 0
+        """Return zeros, also where the tensor is not finite."""
+        return torch.zeros_like(tensor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +113,11 @@ class Scale(Edit):
     """Multiply by `factor`."""
 
     factor: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not math.isfinite(self.factor):
+            raise ValueError(f"factor should be finite but got {self.factor}")
 
     def change(self, tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Return ``factor * tensor``."""

@@ -1,6 +1,6 @@
 """The hooked wrapper and the attention variants it can carry."""
 
-from .attention import VARIANTS, Attention, AttentionConfig, QKNorm
+from .attention import Attention
 from .config import ModelConfig
 from .factors import Factors
 from .grouped import GroupedConfig
@@ -10,6 +10,7 @@ from .mla import MLAConfig
 from .mlp import MLPConfig
 from .norms import NormConfig
 from .rope import FrequencyFactors, LinearScaling, Llama3Scaling, Rotary, YarnScaling
+from .variant import VARIANTS, AttentionConfig, QKNorm
 
 __all__ = [
     "VARIANTS",

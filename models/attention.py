@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -22,136 +21,9 @@ from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
 from .factors import Factors, Planes
-from .norms import Norm, require_eps
+from .norms import Norm
 from .rope import Rotary, rotate
-
-
-@dataclass(frozen=True)
-class QKNorm:
-    """RMS norm of every head's query and key.
-
-    Parameters
-    ----------
-    where
-        ``"before"`` the rotation (Qwen3) or ``"after"`` it.
-    gain
-        One learned gain a channel, shared by the heads.
-    eps
-        Added to the mean square.
-    """
-
-    where: Literal["before", "after"] = "before"
-    gain: bool = True
-    eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        if self.where not in ("before", "after"):
-            raise ValueError(f"qk_norm.where should be 'before' or 'after' but got {self.where!r}")
-        require_eps("qk_norm.eps", self.eps)
-
-    def build(self, width: int) -> Norm:
-        """Return the module for heads of `width`."""
-        return Norm(width, self.eps, gain=self.gain)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionConfig(ABC):
-    """What every variant's configuration has.
-
-    Parameters
-    ----------
-    n_heads
-        Query heads.
-    bias
-        Biases on queries, keys and values.
-    output_bias
-        Bias on the output projection.
-    scale
-        Factor on the scores; None: ``1 / sqrt(key width)``.
-    """
-
-    n_heads: int
-    bias: bool = False
-    output_bias: bool = False
-    scale: float | None = None
-
-    variants: ClassVar[tuple[str, ...]]
-
-    def __post_init__(self) -> None:
-        require_positive("n_heads", self.n_heads)
-        if self.scale is not None and not (math.isfinite(self.scale) and self.scale > 0):
-            raise ValueError(f"attention.scale should be finite and > 0 but got {self.scale}")
-
-    @property
-    @abstractmethod
-    def variant(self) -> str:
-        """Name of the variant, one of `variants`."""
-
-    @property
-    @abstractmethod
-    def n_groups(self) -> int:
-        """Distinct keys (and values) a token, counted in heads."""
-
-    @property
-    @abstractmethod
-    def d_key(self) -> int:
-        """Width of a head's query and key."""
-
-    @property
-    @abstractmethod
-    def d_value(self) -> int:
-        """Width of a head's value."""
-
-    @property
-    @abstractmethod
-    def rotary_width(self) -> int | None:
-        """Columns of a key that rotary positions must turn; None: free to choose, up to `d_key`."""
-
-    @abstractmethod
-    def build(self, d_model: int, rotary: Rotary | None) -> Attention:
-        """Return the module, initialised at random."""
-
-    @property
-    def head_to_group(self) -> list[int]:
-        """Group of each query head, ``[0, 0, 1, 1]`` for 4 heads in 2 groups."""
-        return [head // (self.n_heads // self.n_groups) for head in range(self.n_heads)]
-
-    def rotated_columns(self, rotary: Rotary | None) -> slice:
-        """Return the columns of a query or key that `rotary` turns (an empty slice without it)."""
-        if rotary is None:
-            return slice(0, 0)
-        if self.rotary_width == 0:
-            raise ValueError("positions are rotary but attention.d_rope is 0: give it a rotary channel or no positions")
-        width = rotary.width or self.rotary_width or self.d_key
-        if self.rotary_width is not None and width != self.rotary_width:
-            raise ValueError(
-                f"positions.width should be {self.rotary_width} (the rotary channel of {self.variant}) or None "
-                f"but got {width}"
-            )
-        if width > self.d_key or width % 2:
-            raise ValueError(f"positions.width should be even and at most the key width {self.d_key} but got {width}")
-        # MLA's rotary channel stands behind its content channel; partial rotary turns the leading columns.
-        return slice(self.d_key - width, self.d_key) if self.rotary_width is not None else slice(0, width)
-
-    def score_scale(self, rotary: Rotary | None) -> float:
-        """Return the factor on the scores: `scale`, or ``1 / sqrt(key width)``."""
-        return self.scale if self.scale is not None else self.d_key**-0.5
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready description, with the variant's name."""
-        return {"variant": self.variant, **asdict(self)}
-
-
-def require_positive(name: str, value: int) -> None:
-    """Raise ValueError unless `value` is an integer above zero."""
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise ValueError(f"attention.{name} should be an integer > 0 but got {value!r}")
-
-
-def require_qk_norm(value: Any) -> None:
-    """Raise ValueError unless `value` is a `QKNorm` or None."""
-    if value is not None and not isinstance(value, QKNorm):
-        raise ValueError(f"attention.qk_norm should be a QKNorm or None but got {value!r}")
+from .variant import AttentionConfig, QKNorm
 
 
 class Attention(nn.Module, ABC):
@@ -377,54 +249,23 @@ def per_head(weight: Float[Tensor, "rows d_in"], width: int) -> Float[Tensor, "h
     return weight.unflatten(0, (-1, width)).transpose(1, 2)
 
 
-Variant = TypeVar("Variant", bound=AttentionConfig)
+Module = TypeVar("Module", bound=type[Attention])
 
-VARIANTS: dict[str, Callable[[dict[str, Any]], AttentionConfig]] = {}
-
-
-def register(cls: type[Variant]) -> type[Variant]:
-    """Class decorator: make a variant's configuration known by each of its names."""
-    for name in cls.variants:
-        if name in VARIANTS:
-            raise ValueError(f"variant {name!r} is registered twice")
-        VARIANTS[name] = lambda fields: cls(**fields)
-    return cls
+_MODULES: dict[type[AttentionConfig], Any] = {}
 
 
-def attention_from_dict(data: dict[str, Any]) -> AttentionConfig:
-    """Build a configuration from `AttentionConfig.to_dict`'s description.
+def runs(config: type[AttentionConfig]) -> Callable[[Module], Module]:
+    """Class decorator: say which configurations a module runs."""
 
-    Raises
-    ------
-    ValueError
-        If the variant is unknown (lists the known ones), a field is unknown or missing, or the fields describe another
-        variant than the one named.
-    """
-    fields = dict(data)
-    variant = fields.pop("variant", None)
-    if variant not in VARIANTS:
-        raise ValueError(f"attention.variant should be one of {sorted(VARIANTS)} but got {variant!r}")
-    try:
-        if isinstance(fields.get("qk_norm"), dict):
-            fields["qk_norm"] = QKNorm(**fields["qk_norm"])
-        config = VARIANTS[variant](fields)
-    except TypeError as error:
-        raise ValueError(f"attention of variant {variant!r}: {error}") from error
-    if config.variant != variant:
-        raise ValueError(f"attention.variant is {variant!r} but its fields describe {config.variant!r}")
-    return config
+    def enter(module: Module) -> Module:
+        if config in _MODULES:
+            raise ValueError(f"{config.__name__} has a module already: {_MODULES[config].__name__}")
+        _MODULES[config] = module
+        return module
+
+    return enter
 
 
-__all__ = [
-    "VARIANTS",
-    "Attention",
-    "AttentionConfig",
-    "QKNorm",
-    "attention_from_dict",
-    "linear",
-    "masked_softmax",
-    "per_head",
-    "register",
-    "require_positive",
-    "require_qk_norm",
-]
+def build_attention(config: AttentionConfig, d_model: int, rotary: Rotary | None) -> Attention:
+    """Return a variant's module for residual streams of width `d_model`, initialised at random."""
+    return _MODULES[type(config)](config, d_model, rotary)

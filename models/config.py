@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from . import grouped, lrkv, mla  # noqa: F401  (each file registers its variant)
-from .attention import AttentionConfig, attention_from_dict
 from .mlp import MLPConfig
 from .norms import NormConfig
 from .rope import Rotary
+from .variant import AttentionConfig, attention_from_dict
 
 Positions = Rotary | Literal["learned", "none"]
 

@@ -40,7 +40,7 @@ class HeadStack(ABC):
         """Return the stack with every head's columns multiplied by `gain`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Separate(HeadStack):
     """One dense factor a group; query heads may share one (``of_head``: head -> group).
 
@@ -93,14 +93,14 @@ class Separate(HeadStack):
 
 
 def _take(weight: Tensor, groups: Tensor) -> Tensor:
-    """Rows of consecutive groups as one matrix, without a copy."""
-    first, last = int(groups[0]), int(groups[-1])
-    if last - first + 1 != len(groups):
-        return weight[groups].flatten(0, 1)
-    return weight[first : last + 1].flatten(0, 1)
+    """Rows of some groups as one matrix, without a copy where they stand in a row."""
+    first = int(groups[0])
+    if torch.equal(groups, torch.arange(first, first + len(groups))):
+        return weight[first : first + len(groups)].flatten(0, 1)
+    return weight[groups].flatten(0, 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SharedPlusPrivate(HeadStack):
     """LRKV's factors, ``F_h = S + U_h B_h^T``: the base enters once, the residuals at their rank.
 
@@ -161,7 +161,7 @@ class SharedPlusPrivate(HeadStack):
         return SharedPlusPrivate(self.shared * gain, self.down, self.up * gain[:, None])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Through(HeadStack):
     """Factors behind one map that all heads share, ``F_h = base @ inner[h]`` (MLA's down-projection).
 
@@ -195,7 +195,7 @@ class Through(HeadStack):
         """``inner_i^T (base^T base) inner_j``: the latent's Gram matrix once."""
         weight, of_head = self.inner.weight, self.inner.of_head
         left = (weight[of_head[rows]] @ self._gram).flatten(0, 1)
-        right = weight[of_head[cols]].flatten(0, 1)
+        right = _take(weight, of_head[cols])
         return (left @ right.T).view(-1, self.width, len(of_head[cols]), self.width).transpose(1, 2)
 
     @cached_property
@@ -211,7 +211,7 @@ class Through(HeadStack):
         return Through(self.base, self.inner.scale_columns(gain))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Planes:
     """Rotary planes of a head's columns: ``2 len(theta)`` columns from `start` on; the others do not turn.
 
@@ -246,7 +246,7 @@ class Planes:
         return slice(self.start, middle), slice(middle, self.stop)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BilinearForm:
     """One form a head: ``A_h(delta) = left[h] @ R_delta @ right[h]^T``."""
 
@@ -255,7 +255,7 @@ class BilinearForm:
     planes: Planes | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Factors:
     """The forms of one layer.
 

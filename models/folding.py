@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .attention import Attention, AttentionConfig
+from .attention import Attention
 from .factors import HeadStack, Separate
 from .norms import Norm
+from .variant import AttentionConfig
 
 
 def check_finite(layer: int, name: str, weight: Float[Tensor, "*shape"], unit: str = "head") -> None:
@@ -32,12 +33,13 @@ def matrix(
     """Return a weight (last axis: input) checked, in float64, with the norm before it folded in."""
     weight = weight.detach()
     check_finite(layer, name, weight, unit)
-    # A copy also where nothing is to convert: factors must not move when somebody edits the model.
-    weight = weight.to(torch.float64, copy=True)
-    if norm is None:
-        return weight
-    check_finite(layer, f"gain of the norm before {name}", norm.gain)
-    return norm.fold(weight)
+    # One copy, laid out for the products to come, also where nothing is to convert: factors must not move when
+    # somebody edits the model. On the CPU, since some accelerators have no float64.
+    wide = torch.empty(weight.shape, dtype=torch.float64).copy_(weight)
+    if norm is not None:
+        check_finite(layer, f"gain of the norm before {name}", norm.gain)
+        norm.fold_(wide)
+    return wide
 
 
 def stack(
@@ -51,7 +53,7 @@ def stack(
     """Return a stacked projection ``[group * width, d_in]`` as one factor a group."""
     rows = weight.unflatten(0, (-1, width))
     unit = "head" if len(rows) == len(of_head) else "group"
-    return Separate(matrix(layer, name, rows, norm, unit).contiguous(), of_head)
+    return Separate(matrix(layer, name, rows, norm, unit), of_head)
 
 
 def fold_qk_gains(

@@ -14,25 +14,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .attention import (
-    Attention,
-    AttentionConfig,
-    QKNorm,
-    linear,
-    per_head,
-    register,
-    require_positive,
-    require_qk_norm,
-)
+from .attention import Attention, linear, per_head, runs
 from .factors import BilinearForm, Factors
 from .folding import fold_qk_gains, note_left_out, stack
 from .norms import Norm
 from .rope import Rotary
+from .variant import PlainHeads, register, require_positive
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class GroupedConfig(AttentionConfig):
+class GroupedConfig(PlainHeads):
     """Heads in groups that share a key and a value.
 
     Parameters
@@ -45,23 +37,20 @@ class GroupedConfig(AttentionConfig):
         RMS norm of queries and keys.
     """
 
-    d_head: int
     n_kv_heads: int | None = None
-    qk_norm: QKNorm | None = None
 
     variants: ClassVar[tuple[str, ...]] = ("mha", "gqa", "mqa")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive("d_head", self.d_head)
-        require_qk_norm(self.qk_norm)
-        object.__setattr__(self, "n_kv_heads", self.n_heads if self.n_kv_heads is None else self.n_kv_heads)
         require_positive("n_kv_heads", self.n_groups)
         if self.n_heads % self.n_groups:
             divisors = [g for g in range(1, self.n_heads + 1) if self.n_heads % g == 0]
             raise ValueError(
                 f"attention.n_kv_heads should divide n_heads={self.n_heads} (one of {divisors}) but got {self.n_groups}"
             )
+        # One a head is written in one way, so that changing n_heads later keeps it MHA.
+        object.__setattr__(self, "n_kv_heads", None if self.n_groups == self.n_heads else self.n_groups)
 
     @property
     def variant(self) -> str:
@@ -75,26 +64,8 @@ class GroupedConfig(AttentionConfig):
         """Number of key/value groups."""
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
 
-    @property
-    def d_key(self) -> int:
-        """Width of queries and keys."""
-        return self.d_head
 
-    @property
-    def d_value(self) -> int:
-        """Width of values."""
-        return self.d_head
-
-    @property
-    def rotary_width(self) -> None:
-        """Free to choose."""
-        return
-
-    def build(self, d_model: int, rotary: Rotary | None) -> GroupedAttention:
-        """Return the module, initialised at random."""
-        return GroupedAttention(self, d_model, rotary)
-
-
+@runs(GroupedConfig)
 class GroupedAttention(Attention):
     """Attention with one key and value projection a group."""
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
-from .attention import Attention
+from .attention import Attention, build_attention
 from .config import ModelConfig
 from .factors import Factors
 from .hooks import HookedRoot
@@ -50,7 +50,7 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.ln1 = config.norm.build(config.d_model)
-        self.attn = config.attention.build(config.d_model, config.rotary)
+        self.attn = build_attention(config.attention, config.d_model, config.rotary)
         self.hook_resid_pre = HookPoint()
         self.hook_attn_out = HookPoint()
         if config.mlp is not None:

@@ -18,20 +18,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from .attention import (
-    Attention,
-    AttentionConfig,
-    QKNorm,
-    linear,
-    per_head,
-    register,
-    require_positive,
-    require_qk_norm,
-)
+from .attention import Attention, linear, per_head, runs
 from .factors import BilinearForm, Factors, SharedPlusPrivate
 from .folding import fold_qk_gains, matrix, note_left_out, stack
 from .norms import Norm
 from .rope import Rotary
+from .variant import PlainHeads, register
 
 RESIDUAL_RATIO = 0.1
 """``|U B^T| / |W_S|`` at initialisation: near MQA, yet both factors get a gradient (neither is zero)."""
@@ -39,7 +31,7 @@ RESIDUAL_RATIO = 0.1
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class LRKVConfig(AttentionConfig):
+class LRKVConfig(PlainHeads):
     """Shared base and per-head residuals for keys and values.
 
     Parameters
@@ -52,16 +44,12 @@ class LRKVConfig(AttentionConfig):
         RMS norm of queries and of the joint keys (shared and private together).
     """
 
-    d_head: int
     rank: int
-    qk_norm: QKNorm | None = None
 
     variants: ClassVar[tuple[str, ...]] = ("lrkv",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive("d_head", self.d_head)
-        require_qk_norm(self.qk_norm)
         if isinstance(self.rank, bool) or not isinstance(self.rank, int) or not 1 <= self.rank <= self.d_head:
             raise ValueError(
                 f"attention.rank should be an integer from 1 to d_head={self.d_head} but got {self.rank!r} "
@@ -77,25 +65,6 @@ class LRKVConfig(AttentionConfig):
     def n_groups(self) -> int:
         """Every head has a key of its own once the residual is added."""
         return self.n_heads
-
-    @property
-    def d_key(self) -> int:
-        """Width of queries and keys."""
-        return self.d_head
-
-    @property
-    def d_value(self) -> int:
-        """Width of values."""
-        return self.d_head
-
-    @property
-    def rotary_width(self) -> None:
-        """Free to choose."""
-        return
-
-    def build(self, d_model: int, rotary: Rotary | None) -> LRKVAttention:
-        """Return the module, initialised at random."""
-        return LRKVAttention(self, d_model, rotary)
 
 
 class SharedAndPrivate(nn.Module):
@@ -151,6 +120,7 @@ class SharedAndPrivate(nn.Module):
         return SharedPlusPrivate(matrix(layer, f"W_S{side}", self.shared.weight, norm).T, down.transpose(1, 2), up)
 
 
+@runs(LRKVConfig)
 class LRKVAttention(Attention):
     """Attention whose keys and values are a shared row plus low-rank residuals.
 

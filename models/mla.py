@@ -18,11 +18,12 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
-from .attention import Attention, AttentionConfig, linear, per_head, register, require_positive
+from .attention import Attention, linear, per_head, runs
 from .factors import BilinearForm, Factors, Separate, Through
 from .folding import matrix, note_left_out, stack
 from .norms import Norm, require_eps
 from .rope import Rotary
+from .variant import AttentionConfig, register, require_positive
 
 
 @register
@@ -100,11 +101,8 @@ class MLAConfig(AttentionConfig):
         factor = 1.0 if rotary is None or self.scale is not None else rotary.softmax_factor
         return super().score_scale(rotary) * factor
 
-    def build(self, d_model: int, rotary: Rotary | None) -> MLAAttention:
-        """Return the module, initialised at random."""
-        return MLAAttention(self, d_model, rotary)
 
-
+@runs(MLAConfig)
 class MLAAttention(Attention):
     """Latent attention.
 

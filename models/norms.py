@@ -81,14 +81,16 @@ class Norm(nn.Module):
         """The learned gain without its gradient, ones if there is none."""
         return torch.ones(self.width) if self.w is None else self.w.detach()
 
-    def fold(self, weight: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
-        """Return ``weight`` (its last axis reads this norm's output) with everything linear in the norm folded in.
+    def fold_(self, weight: Float[Tensor, "*rows width"]) -> None:
+        """Fold everything linear in the norm into `weight` in place; its last axis reads this norm's output.
 
         The gain scales the columns; a centred norm also removes their mean, since its output never has a component
         along the all-ones direction before the gain. What is left of the norm is one positive scalar a token.
         """
-        folded = weight if self.w is None else weight * self.gain.to(weight.dtype)
-        return folded - folded.mean(-1, keepdim=True) if self.centred else folded
+        if self.w is not None:
+            weight *= self.gain.to(weight)
+        if self.centred:
+            weight -= weight.mean(-1, keepdim=True)
 
     def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         """Normalise the last axis."""

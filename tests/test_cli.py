@@ -19,7 +19,10 @@ def checkpoint(tmp_path) -> str:
     config = hs.ModelConfig(
         d_model=24, n_layers=2, d_vocab=9, n_ctx=8, attention=hs.LRKVConfig(n_heads=4, d_head=6, rank=2)
     )
-    return str(hs.save(hs.HookedModel(config), tmp_path / "model"))
+    model = hs.HookedModel(config)
+    for block in model.layers:
+        torch.nn.init.uniform_(block.ln1.w, 0.2, 2)
+    return str(hs.save(model, tmp_path / "model"))
 
 
 def run(*arguments: str):
@@ -72,10 +75,44 @@ def test_mistakes_are_one_line_and_exit_status_2(checkpoint, arguments, words):
     assert result.stderr.count("\n") == 1
 
 
-def test_unknown_options_and_choices_exit_with_2(checkpoint):
-    assert run("report", checkpoint, "--circuit", "kq").exit_code == 2
-    assert run("report", checkpoint, "--null", "-1").exit_code == 2
-    assert run("report").exit_code == 2
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["report", "x", "--circuit", "kq"], "'kq' is not one of 'qk', 'ov', 'both'"),
+        (["report", "x", "--null", "-1"], "--null"),
+        (["report"], "CHECKPOINT"),
+        (["reprot"], "reprot"),
+    ],
+)
+def test_a_mistaken_call_is_one_line_and_exit_status_2(arguments, words):
+    done = subprocess.run([sys.executable, "-m", "headscope", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_options_reach_the_report_and_change_it(checkpoint):
+    plain = json.loads(run("report", checkpoint, "--null", "2", "--json").stdout)
+    for option, key, value in (
+        (["--definition", "roy"], "definition", "roy"),
+        (["--no-fold"], "norm_gains_folded", False),
+        (["--offsets", "0:5"], "offsets", {"text": "0:5", "first": 0, "last": 5, "positions": "rotary"}),
+    ):
+        other = json.loads(run("report", checkpoint, "--null", "2", "--json", *option).stdout)
+        assert other["record"][key] == value
+        assert other["rows"] != plain["rows"]
+
+
+def test_a_place_that_cannot_be_written_to_is_known_before_the_work(checkpoint, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = run("report", checkpoint, "--out", str(tmp_path / "file" / "below"))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+def test_version_is_the_packages(checkpoint):
+    assert run("--version").stdout.startswith("headscope 0.")
 
 
 def test_help_needs_neither_torch_nor_transformer_lens():

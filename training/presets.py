@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..models.attention import AttentionConfig
 from ..models.config import ModelConfig
 from ..models.grouped import GroupedConfig
 from ..models.lrkv import LRKVConfig
@@ -14,6 +13,7 @@ from ..models.mla import MLAConfig
 from ..models.mlp import MLPConfig
 from ..models.norms import NormConfig
 from ..models.rope import Rotary
+from ..models.variant import AttentionConfig
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def written_out(form: BilinearForm, delta: int | None) -> torch.Tensor:
 
 
 def brute(forms, offsets: Offsets | None) -> torch.Tensor:
-    deltas = [None] if offsets is None else range(offsets.first, offsets.last + 1)
+    deltas = [0] if offsets is None else range(offsets.first, offsets.last + 1)  # left out is as at distance 0
     total = torch.zeros(1)
     for delta in deltas:
         for form in forms:

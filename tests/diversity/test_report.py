@@ -14,6 +14,7 @@ import torch
 from headscope.diversity.report import parse_layers
 from headscope.diversity.result import COLUMNS
 from headscope.models import GroupedConfig, LRKVConfig, MLAConfig, Rotary
+from headscope.models.attention import build_attention
 
 
 def _number(text: str) -> float | str:
@@ -210,8 +211,9 @@ def test_reading_says_where_the_numbers_lie_against_the_null(model):
 def test_progress_counts_every_step(model):
     steps = []
     hs.report(model, null=2, progress=lambda done, total, what: steps.append((done, total, what)))
-    assert [done for done, _, _ in steps] == [1, 2, 3, 4, 5]
-    assert {total for _, total, _ in steps} == {5}
+    assert [done for done, _, _ in steps] == [1, 2, 3, 4, 5, 6]
+    assert {total for _, total, _ in steps} == {6}
+    assert [what for _, _, what in steps] == ["hash", "null 0", "null 1", "layer 0", "layer 1", "layer 2"]
 
 
 def test_figures_come_from_the_same_result(model):
@@ -232,12 +234,120 @@ def test_figures_come_from_the_same_result(model):
         ({"layers": "2:1"}, ValueError, "choose none"),
         ({"layers": "a"}, ValueError, "layers should be like"),
         ({"null": -1}, ValueError, "null should be"),
+        ({"layers": "0:99999999999"}, IndexError, "layer 3 does not exist"),
+        ({"offsets": "3:"}, ValueError, "offsets should be"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
 def test_impossible_options_are_refused(model, options, error, words):
     with pytest.raises(error, match=words):
         hs.report(model, **options)
+
+
+def by_hand(forms: torch.Tensor, definition: str) -> dict[str, float]:
+    """Every measured column from forms written out ``[head, d * d]``, with numpy and an SVD alone."""
+    rows = forms / forms.norm(dim=1, keepdim=True)
+    heads = len(rows)
+    power = {"gram": 2, "roy": 1}[definition]
+
+    def erank(matrix: torch.Tensor) -> float:
+        sigma = torch.linalg.svdvals(matrix)
+        sigma = sigma[sigma > 1e-7]
+        p = sigma**power / (sigma**power).sum()
+        return math.exp(-float((p * p.log()).sum()))
+
+    centred = rows - rows.mean(0)
+    eigs = torch.linalg.svdvals(centred) ** 2
+    total = float(eigs.sum())
+    return {
+        "erank": erank(rows),
+        "erank_centred": erank(centred),
+        "erank_pct_heads": 100 * erank(rows) / heads,
+        "erank_centred_pct_heads": 100 * erank(centred) / heads,
+        "erank_centred_pct_cap": 100 * erank(centred) / (heads - 1),
+        "participation_ratio": total**2 / float((eigs**2).sum()),
+        "stable_rank": total / float(eigs[0]),
+        "components_90": 1 + sum(float(eigs[:k].sum()) < 0.9 * total for k in range(1, heads)),
+        "first_component": float(eigs[0]) / total,
+        "mean_similarity": float((rows @ rows.T).sum() - heads) / (heads * (heads - 1)),
+    }
+
+
+def forms_by_hand(model: hs.HookedModel, layer: int, circuit: str, fold: bool) -> torch.Tensor:
+    attn, norm = model.attention(layer), model.layers[layer].ln1
+    d = model.config.d_model
+    # What the norm lets through: the gain, and for LayerNorm nothing along the all-ones direction.
+    through = torch.eye(d, dtype=torch.float64)
+    if fold and norm.centred:
+        through = through - 1 / d
+    if fold:
+        through = through @ torch.diag(norm.w.detach())
+    groups = attn.head_to_group
+    if circuit == "qk":
+        forms = (through @ attn.W_Q) @ (through @ attn.W_K[groups]).transpose(1, 2)
+    else:
+        forms = (through @ attn.W_V[groups]) @ attn.W_O
+    return forms.flatten(1).detach()
+
+
+@pytest.mark.parametrize("definition", ["gram", "roy"])
+@pytest.mark.parametrize("fold", [True, False])
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_every_column_is_what_it_says(build, definition, fold, norm):
+    """All measures and all null columns, recomputed from forms written out, per circuit."""
+    model = build(GroupedConfig(n_heads=6, n_kv_heads=2, d_head=4), "none", norm, d_model=20, n_layers=2)
+    table = hs.report(model, definition=definition, fold_norm=fold, null=4).table
+    for row in table.to_dict("records"):
+        expected = by_hand(forms_by_hand(model, row["layer"], row["circuit"], fold), definition)
+        for column, value in expected.items():
+            assert row[column] == pytest.approx(value, rel=1e-7), column
+        draws = []
+        for seed in range(4):
+            torch.manual_seed(seed)
+            fresh = build(model.config.attention, "none", norm, d_model=20, n_layers=1)
+            torch.manual_seed(seed)
+            attention = build_attention(model.config.attention, 20, None).double()
+            fresh.blocks[0].attn = attention
+            torch.nn.init.ones_(fresh.blocks[0].ln1.w)
+            draws.append(by_hand(forms_by_hand(fresh, 0, row["circuit"], fold), definition))
+        erank, centred = ([d[name] for d in draws] for name in ("erank", "erank_centred"))
+        # The null's weights are drawn in float32.
+        assert row["null_mean"] == pytest.approx(np.mean(erank), rel=1e-5)
+        assert row["null_low"] == pytest.approx(min(erank), rel=1e-5)
+        assert row["null_high"] == pytest.approx(max(erank), rel=1e-5)
+        assert row["null_centred_mean"] == pytest.approx(np.mean(centred), rel=1e-5)
+
+
+def test_summary_counts_only_what_was_measured(build):
+    model = build(GroupedConfig(n_heads=4, d_head=4), "none", n_layers=3)
+    with torch.no_grad():
+        model.attention(0).W_Q[2] = 0
+        model.attention(1).W_Q[1:], model.attention(1).W_K[1:] = model.attention(1).W_Q[0], model.attention(1).W_K[0]
+    summary = hs.report(model, circuit="qk", null=0).summary()
+    assert summary.startswith("QK, mean of 2 layers: effective rank ")
+    assert "centred (mean of 1 layer)" in summary
+    assert "no layer has one" in hs.report(model, circuit="qk", null=0, layers=[1]).summary()
+    assert "no layer could be measured" in hs.report(model, circuit="qk", null=0, layers=[0]).summary()
+    assert "nan" not in hs.report(model, null=2).to_json()
+
+
+def test_one_draw_has_no_range(model):
+    assert "single draw" in hs.report(model, null=1).reading()
+
+
+def test_rows_of_the_papers_table_rise_when_their_own_cap_is_the_denominator():
+    """Centred % of H (18 heads) as printed, over H - 1: MHA 94.0 -> 99.5 and so on; every row then rises."""
+    printed = {"MHA": (98.9, 94.0), "LRKV": (98.3, 93.5), "GQA": (95.4, 91.7), "MLA": (92.7, 91.6), "MQA": (86.2, 91.0)}
+    over_cap = {"MHA": 99.5, "LRKV": 99.0, "GQA": 97.1, "MLA": 97.0, "MQA": 96.4}
+    for name, (uncentred, centred) in printed.items():
+        assert round(centred * 18 / 17, 1) == over_cap[name]
+        assert over_cap[name] > uncentred
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_cannot_be_reported_on_is_named():
+    with pytest.raises(ValueError, match="source should be a path"):
+        hs.report(torch.nn.Linear(2, 2))
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,7 @@ def test_edits_compose_in_order(model):
     [
         (lambda: Zero(path="keys"), "path should be one of"),
         (lambda: Zero(path="k_shared", heads=(1,)), "shared by all heads"),
+        (lambda: Scale(path="z", factor=float("nan")), "factor should be finite"),
     ],
 )
 def test_impossible_edits_are_refused_when_built(build, words):

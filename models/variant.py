@@ -1,0 +1,208 @@
+"""What can be chosen about attention: the base of every variant's configuration, and the registry of variants.
+
+Configurations are plain data, checked when built; the modules that run them stand beside them in each variant's file.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+from .norms import Norm, require_eps
+from .rope import Rotary
+
+
+@dataclass(frozen=True)
+class QKNorm:
+    """RMS norm of every head's query and key.
+
+    Parameters
+    ----------
+    where
+        ``"before"`` the rotation (Qwen3) or ``"after"`` it.
+    gain
+        One learned gain a channel, shared by the heads.
+    eps
+        Added to the mean square.
+    """
+
+    where: Literal["before", "after"] = "before"
+    gain: bool = True
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.where not in ("before", "after"):
+            raise ValueError(f"qk_norm.where should be 'before' or 'after' but got {self.where!r}")
+        require_eps("qk_norm.eps", self.eps)
+
+    def build(self, width: int) -> Norm:
+        """Return the module for heads of `width`."""
+        return Norm(width, self.eps, gain=self.gain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig(ABC):
+    """What every variant's configuration has.
+
+    Parameters
+    ----------
+    n_heads
+        Query heads.
+    bias
+        Biases on queries, keys and values.
+    output_bias
+        Bias on the output projection.
+    scale
+        Factor on the scores; None: ``1 / sqrt(key width)``.
+    """
+
+    n_heads: int
+    bias: bool = False
+    output_bias: bool = False
+    scale: float | None = None
+
+    variants: ClassVar[tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        require_positive("n_heads", self.n_heads)
+        if self.scale is not None and not (math.isfinite(self.scale) and self.scale > 0):
+            raise ValueError(f"attention.scale should be finite and > 0 but got {self.scale}")
+
+    @property
+    @abstractmethod
+    def variant(self) -> str:
+        """Name of the variant, one of `variants`."""
+
+    @property
+    @abstractmethod
+    def n_groups(self) -> int:
+        """Distinct keys (and values) a token, counted in heads."""
+
+    @property
+    @abstractmethod
+    def d_key(self) -> int:
+        """Width of a head's query and key."""
+
+    @property
+    @abstractmethod
+    def d_value(self) -> int:
+        """Width of a head's value."""
+
+    @property
+    @abstractmethod
+    def rotary_width(self) -> int | None:
+        """Columns of a key that rotary positions must turn; None: free to choose, up to `d_key`."""
+
+    @property
+    def head_to_group(self) -> list[int]:
+        """Group of each query head, ``[0, 0, 1, 1]`` for 4 heads in 2 groups."""
+        return [head // (self.n_heads // self.n_groups) for head in range(self.n_heads)]
+
+    def rotated_columns(self, rotary: Rotary | None) -> slice:
+        """Return the columns of a query or key that `rotary` turns (an empty slice without it)."""
+        if rotary is None:
+            return slice(0, 0)
+        if self.rotary_width == 0:
+            raise ValueError("positions are rotary but attention.d_rope is 0: give it a rotary channel or no positions")
+        width = rotary.width or self.rotary_width or self.d_key
+        if self.rotary_width is not None and width != self.rotary_width:
+            raise ValueError(
+                f"positions.width should be {self.rotary_width} (the rotary channel of {self.variant}) or None "
+                f"but got {width}"
+            )
+        if width > self.d_key or width % 2:
+            raise ValueError(f"positions.width should be even and at most the key width {self.d_key} but got {width}")
+        # MLA's rotary channel stands behind its content channel; partial rotary turns the leading columns.
+        return slice(self.d_key - width, self.d_key) if self.rotary_width is not None else slice(0, width)
+
+    def score_scale(self, rotary: Rotary | None) -> float:
+        """Return the factor on the scores: `scale`, or ``1 / sqrt(key width)``."""
+        return self.scale if self.scale is not None else self.d_key**-0.5
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready description, with the variant's name."""
+        return {"variant": self.variant, **asdict(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainHeads(AttentionConfig):
+    """What variants have whose queries, keys and values are all `d_head` wide.
+
+    Parameters
+    ----------
+    d_head
+        Width of queries, keys and values.
+    qk_norm
+        RMS norm of queries and keys.
+    """
+
+    d_head: int
+    qk_norm: QKNorm | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("d_head", self.d_head)
+        if self.qk_norm is not None and not isinstance(self.qk_norm, QKNorm):
+            raise ValueError(f"attention.qk_norm should be a QKNorm or None but got {self.qk_norm!r}")
+
+    @property
+    def d_key(self) -> int:
+        """Width of queries and keys."""
+        return self.d_head
+
+    @property
+    def d_value(self) -> int:
+        """Width of values."""
+        return self.d_head
+
+    @property
+    def rotary_width(self) -> None:
+        """Free to choose."""
+        return
+
+
+def require_positive(name: str, value: int) -> None:
+    """Raise ValueError unless `value` is an integer above zero."""
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ValueError(f"attention.{name} should be an integer > 0 but got {value!r}")
+
+
+Variant = TypeVar("Variant", bound=AttentionConfig)
+
+VARIANTS: dict[str, Callable[[dict[str, Any]], AttentionConfig]] = {}
+
+
+def register(cls: type[Variant]) -> type[Variant]:
+    """Class decorator: make a variant's configuration known by each of its names."""
+    for name in cls.variants:
+        if name in VARIANTS:
+            raise ValueError(f"variant {name!r} is registered twice")
+        VARIANTS[name] = lambda fields: cls(**fields)
+    return cls
+
+
+def attention_from_dict(data: dict[str, Any]) -> AttentionConfig:
+    """Build a configuration from `AttentionConfig.to_dict`'s description.
+
+    Raises
+    ------
+    ValueError
+        If the variant is unknown (lists the known ones), a field is unknown or missing, or the fields describe another
+        variant than the one named.
+    """
+    fields = dict(data)
+    variant = fields.pop("variant", None)
+    if variant not in VARIANTS:
+        raise ValueError(f"attention.variant should be one of {sorted(VARIANTS)} but got {variant!r}")
+    try:
+        if isinstance(fields.get("qk_norm"), dict):
+            fields["qk_norm"] = QKNorm(**fields["qk_norm"])
+        config = VARIANTS[variant](fields)
+    except TypeError as error:
+        raise ValueError(f"attention of variant {variant!r}: {error}") from error
+    if config.variant != variant:
+        raise ValueError(f"attention.variant is {variant!r} but its fields describe {config.variant!r}")
+    return config
