@@ -163,16 +163,14 @@ def _reading(table: pd.DataFrame, circuit: str, part: str) -> str:
     if rows.empty:
         return f"{name}: no layer could be measured."
     erank, low, high = (np.asarray(rows[name]) for name in ("erank", "null_low", "null_high"))
-    below, above = int((erank < low).sum()), int((erank > high).sum())
-    inside = len(rows) - below - above
-    texts = []
-    if inside:
-        texts.append(
-            f"{inside} of {len(rows)} layers lie inside the null's range: there the number shows no more than that "
-            "random queries differ, and is no evidence of specialised heads"
-        )
-    if below:
-        texts.append(f"{below} lie below the null: their heads are more alike than random ones of the same shape")
-    if above:
-        texts.append(f"{above} lie above it: their heads are less alike than random ones")
-    return f"{name}: " + "; ".join(texts) + "."
+    places = (
+        (
+            (erank >= low) & (erank <= high),
+            "inside the null's range, where the number shows no more than that random queries differ and is no evidence "
+            "of specialised heads",
+        ),
+        (erank < low, "below the null, with heads more alike than random ones of the same shape"),
+        (erank > high, "above the null, with heads less alike than random ones of the same shape"),
+    )
+    texts = [f"{int(there.sum())} of {_layers(len(rows))} {what}" for there, what in places if there.any()]
+    return f"{name}: {'; '.join(texts)}."
