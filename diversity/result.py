@@ -166,8 +166,8 @@ def _reading(table: pd.DataFrame, circuit: str, part: str) -> str:
     places = (
         (
             (erank >= low) & (erank <= high),
-            "inside the null's range, where the number shows no more than that random queries differ and is no evidence "
-            "of specialised heads",
+            "inside the null's range, where the number shows no more than that random queries differ and "
+            "is no evidence of specialised heads",
         ),
         (erank < low, "below the null, with heads more alike than random ones of the same shape"),
         (erank > high, "above the null, with heads less alike than random ones of the same shape"),
