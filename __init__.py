@@ -12,6 +12,7 @@ Names are imported when first used, so that ``import headscope`` costs nothing.
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.metadata.version("headscope")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'headscope' has no attribute {name!r}")
     value = getattr(importlib.import_module(_MODULE_OF[name], __name__), name)

@@ -75,7 +75,7 @@ def report(
     ] = DefinitionOption.gram,
     null: Annotated[
         int, typer.Option(help="Random initialisations of the same architecture to compare with.", min=0)
-    ] = 10,
+    ] = 20,
     fold: Annotated[bool, typer.Option("--fold/--no-fold", help="Fold the norms' gains into the forms.")] = True,
     out: Annotated[
         Path | None, typer.Option(help="Save tables (JSON, CSV, parquet) and pictures here.", file_okay=False)
@@ -87,6 +87,7 @@ def report(
         from .diversity import report as run
 
         if out is not None:
+            out = out.expanduser()
             out.mkdir(parents=True, exist_ok=True)  # a place that cannot be written to is better known before the work
         with _progress("reading layers") as tick:
             result = run(
@@ -108,11 +109,13 @@ def report(
 
         from .plots.terminal import effective_rank_table
 
-        console = Console(highlight=False)
+        console, table, record = Console(highlight=False), effective_rank_table(result.table), result.record
         if not console.is_terminal:
             console = Console(highlight=False, width=100)
-        record = result.record
-        console.print(effective_rank_table(result.table))
+        # No number is ever cut off: a table wider than the terminal wraps there.
+        needed = console.measure(table).maximum
+        wide = console if needed <= console.width else Console(highlight=False, width=needed)
+        wide.print(table)
         console.print(
             f"{record['checkpoint']['path']}: {record['config']['attention']['variant'].upper()}, "
             f"positions {record['offsets']['positions']}, offsets {record['offsets']['text']}, "
@@ -204,6 +207,9 @@ def _mistakes() -> Iterator[None]:
 
     try:
         yield
+    except BrokenPipeError:  # whoever read has enough; nothing more can be said there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(141) from None
     except (HeadscopeError, ValueError, IndexError, OSError) as error:
         if os.environ.get("HEADSCOPE_DEBUG"):
             raise

@@ -36,7 +36,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     try:
         place = Path(path).expanduser().resolve(strict=True)
     except FileNotFoundError:
-        raise CheckpointError(f"{path} does not exist") from None
+        raise CheckpointError(f"{path} does not exist (a path is expected; nothing is fetched by name)") from None
     except (OSError, RuntimeError, ValueError) as error:  # a loop of symbolic links, a null byte
         raise CheckpointError(f"{path} cannot be opened: {error}") from error
     if not place.is_dir():
@@ -55,7 +55,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
 def _open_gguf(path: Path, file: Path) -> Checkpoint:
     if not file.is_file() or file.suffix != ".gguf":
-        raise CheckpointError(f"{path} is no checkpoint: expected a directory or a .gguf file")
+        raise CheckpointError(f"{path} is no checkpoint: expected its directory or a .gguf file")
     store = GGUFStore(file)
     try:
         layout = gguf_llama.layout(store)

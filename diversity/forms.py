@@ -42,8 +42,8 @@ class Offsets:
     last: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.first <= self.last:
-            raise ValueError(f"offsets should be 0 <= first <= last but got {self.first}:{self.last}")
+        if not 0 <= self.first <= self.last < 2**31:
+            raise ValueError(f"offsets should be 0 <= first <= last < 2**31 but got {self.first}:{self.last}")
 
     @classmethod
     def parse(cls, text: str | int | tuple[int, int] | Offsets | None) -> Offsets | None:
@@ -56,9 +56,10 @@ class Offsets:
             return None
         try:
             first, colon, last = str(text).partition(":")
-            return cls(int(first), int(last) if colon else int(first))
-        except ValueError as error:
-            raise ValueError(f"offsets should be a distance, FIRST:LAST or none but got {text!r}: {error}") from None
+            ends = int(first), int(last if colon else first)
+        except ValueError:
+            raise ValueError(f"offsets should be a distance, FIRST:LAST or none but got {text!r}") from None
+        return cls(*ends)
 
     def __str__(self) -> str:
         return str(self.first) if self.first == self.last else f"{self.first}:{self.last}"

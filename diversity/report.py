@@ -51,7 +51,7 @@ def report(
     offsets: str | int | tuple[int, int] | Offsets | None = 0,
     layers: str | Sequence[int] | None = None,
     definition: Definition = "gram",
-    null: int = 10,
+    null: int = 20,
     fold_norm: bool = True,
     out: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
@@ -110,7 +110,7 @@ def report(
     circuits = ("qk", "ov") if circuit == "both" else (circuit,)
     steps = _Steps(len(chosen) + null + 1, progress)
     if out is not None:
-        Path(out).mkdir(parents=True, exist_ok=True)
+        Path(out).expanduser().mkdir(parents=True, exist_ok=True)
     origin = opened.describe()
     steps.done("hash")
 
@@ -124,6 +124,8 @@ def report(
     rows: list[dict[str, Any]] = []
     matrices: dict[tuple[str, str, int], np.ndarray] = {}
     notes: dict[str, None] = {}
+    if distance not in (None, Offsets(0)) and opened.config.rotary is None:
+        notes["positions are not rotary, so the offsets make no difference"] = None
     for layer in chosen:
         factors = opened.factors(layer, fold_norm=fold_norm)
         notes |= dict.fromkeys(factors.notes)
@@ -192,7 +194,7 @@ def parse_layers(layers: str | Sequence[int] | None, count: int) -> list[int]:
         except ValueError:
             raise ValueError(f"layers should be like 3, 0:4 or 0,5,9 but got {layers!r}") from None
     else:
-        wanted = list(layers)
+        wanted = [int(layer) for layer in layers]
     for layer in wanted:
         if not 0 <= layer < count:
             raise IndexError(f"layer {layer} does not exist: this checkpoint has layers 0–{count - 1}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student
 
 from ..plots import effective_rank as draw_effective_rank
 from ..plots import head_similarity as draw_head_similarity
@@ -82,8 +83,12 @@ class Report:
         if not draws:
             return "No null was drawn: without it a high effective rank is no evidence that heads specialise."
         if draws == 1:
-            return "The null is a single draw, which has no range to lie in: ask for several."
-        return "\n".join(_reading(self.table, circuit, part) for circuit, part in self._parts())
+            return "The null is a single draw, which says nothing about how much random layers differ: ask for several."
+        erank = self.record["null"]["erank"]
+        return "\n".join(
+            _reading(self.table, circuit, part, np.array(erank[f"{circuit}/{part}"], dtype=float))
+            for circuit, part in self._parts()
+        )
 
     def _parts(self) -> list[tuple[str, str]]:
         return list(dict.fromkeys(zip(self.table["circuit"], self.table["part"], strict=True)))
@@ -111,7 +116,7 @@ class Report:
         The three tables hold the same values in full precision. Existing files of these names are replaced, each in one
         step; nothing else in the directory is touched.
         """
-        target = Path(directory)
+        target = Path(directory).expanduser()
         target.mkdir(parents=True, exist_ok=True)
         writers: dict[str, Callable[[Path], Any]] = {
             "report.json": lambda path: path.write_text(self.to_json() + "\n", encoding="utf-8"),
@@ -122,8 +127,11 @@ class Report:
         }
         for name, write in writers.items():
             part = target / f".{name}.part"
-            write(part)
-            part.replace(target / name)
+            try:
+                write(part)
+                part.replace(target / name)
+            finally:
+                part.unlink(missing_ok=True)
         return [target / name for name in writers]
 
 
@@ -157,20 +165,44 @@ def _title(circuit: str, part: str) -> str:
     return circuit.upper() if part == "all" else f"{circuit.upper()} {part}"
 
 
-def _reading(table: pd.DataFrame, circuit: str, part: str) -> str:
+def _reading(table: pd.DataFrame, circuit: str, part: str, draws: np.ndarray) -> str:
     rows = table[(table["circuit"] == circuit) & (table["part"] == part) & table["erank"].notna()]
     name = _title(circuit, part)
     if rows.empty:
         return f"{name}: no layer could be measured."
-    erank, low, high = (np.asarray(rows[name]) for name in ("erank", "null_low", "null_high"))
-    places = (
-        (
-            (erank >= low) & (erank <= high),
-            "inside the null's range, where the number shows no more than that random queries differ and "
-            "is no evidence of specialised heads",
-        ),
-        (erank < low, "below the null, with heads more alike than random ones of the same shape"),
-        (erank > high, "above the null, with heads less alike than random ones of the same shape"),
-    )
-    texts = [f"{int(there.sum())} of {_layers(len(rows))} {what}" for there, what in places if there.any()]
+    erank, heads = np.asarray(rows["erank"], dtype=float), np.asarray(rows["n_heads"], dtype=float)
+    gap = erank - draws.mean()
+    told_apart = _differs(heads - erank, heads[0] - draws)
+    count = len(gap)
+    if not told_apart.any():
+        return (
+            f"{name}: none of {_layers(count)} can be told from random ones of the same shape (t-test against "
+            f"{len(draws)} draws, Bonferroni, 5 %): the numbers show no more than that random queries differ, and are "
+            "no evidence of specialised heads."
+        )
+    texts = [
+        f"{int(there.sum())} of {_layers(count)} {where} random ones of the same shape, by "
+        f"{float(abs(gap[there]).mean()):.2g} heads on average: their heads are {what} alike"
+        for there, where, what in (
+            (told_apart & (gap < 0), "below", "more"),
+            (told_apart & (gap > 0), "above", "less"),
+        )
+        if there.any()
+    ]
+    if not told_apart.all():
+        texts.append(f"{int((~told_apart).sum())} not told from them, which is no evidence of specialised heads")
     return f"{name}: {'; '.join(texts)}."
+
+
+def _differs(short: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Whether each layer is no further draw of the null: a t-test for one new value, Bonferroni over the layers at 5 %.
+
+    Tested is the logarithm of how much a rank falls short of its cap H: near the cap the rank itself is skewed, a small
+    sum of squares, and its logarithm nearly normal. The layers share one null, so their errors go together;
+    Bonferroni's bound holds all the same.
+    """
+    values, null = (np.log(np.maximum(x, 1e-12)) for x in (short, draws))
+    spread = null.std(ddof=1) * math.sqrt(1 + 1 / len(null))
+    if spread == 0:
+        return values != null.mean()
+    return 2 * student.sf(abs(values - null.mean()) / spread, len(null) - 1) < 0.05 / len(values)

@@ -146,6 +146,7 @@ class HookedModel(TextInterface, HookedRoot):
         attention_mask: Int[Tensor, "batch pos"] | Bool[Tensor, "batch pos"] | None = None,
         positions: Int[Tensor, "batch pos"] | None = None,
         loss_per_token: bool = False,
+        prepend_bos: bool | None = None,
         start_at_layer: int | None = None,
         stop_at_layer: int | None = None,
     ) -> Any:
@@ -164,6 +165,8 @@ class HookedModel(TextInterface, HookedRoot):
             Position of each token; by default counted from the first token that is not a pad.
         loss_per_token
             Loss as ``[batch, pos - 1]`` instead of its mean.
+        prepend_bos
+            For text: as in `tokenize`.
         start_at_layer, stop_at_layer
             Run only the blocks from the one to before the other (negative counts from the end). With
             `stop_at_layer` the residual stream before that block is returned.
@@ -178,7 +181,7 @@ class HookedModel(TextInterface, HookedRoot):
             If text is given and there is no tokenizer.
         """
         if isinstance(input, str | list):
-            input, text_mask = self.tokenize(input)
+            input, text_mask = self.tokenize(input, prepend_bos=prepend_bos)
             attention_mask = text_mask if attention_mask is None else attention_mask
         first, last = self._layer_range(start_at_layer, stop_at_layer)
         if start_at_layer is None and input.ndim == 1:
@@ -322,6 +325,21 @@ class HookedModel(TextInterface, HookedRoot):
     def b_O(self) -> Float[Tensor, "layer d_model"]:
         """Output biases of all layers, zeros where there are none."""
         return self._stacked("b_O")
+
+    @property
+    def W_in(self) -> Float[Tensor, "layer d_model d_mlp"]:
+        """Input projections of all MLPs."""
+        return torch.stack([block.mlp.W_in for block in self.layers])
+
+    @property
+    def W_out(self) -> Float[Tensor, "layer d_mlp d_model"]:
+        """Output projections of all MLPs."""
+        return torch.stack([block.mlp.W_out for block in self.layers])
+
+    @property
+    def all_head_labels(self) -> list[str]:
+        """``L0H0``, ``L0H1``, ... in the order of `ActivationCache.stack_head_results`."""
+        return [f"L{l}H{h}" for l in range(self.config.n_layers) for h in range(self.config.attention.n_heads)]  # noqa: E741
 
     @property
     def QK(self) -> FactoredMatrix:

@@ -44,11 +44,15 @@ class TextInterface:
         return self.tokenizer
 
     def tokenize(
-        self, text: str | list[str], padding_side: Literal["left", "right"] = "right"
+        self,
+        text: str | list[str],
+        padding_side: Literal["left", "right"] = "right",
+        prepend_bos: bool | None = None,
     ) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
         """Return tokens and their mask (1 for a token, 0 for a pad), padded to the longest text.
 
-        Special tokens are added as the tokenizer itself does.
+        Special tokens are added as the tokenizer itself does. `prepend_bos` asks for the beginning-of-sequence token in
+        front (True) or not there (False) whatever the tokenizer does; None leaves it to the tokenizer.
 
         Raises
         ------
@@ -56,7 +60,7 @@ class TextInterface:
             If there is no tokenizer, or texts of different lengths need a pad token that it lacks.
         """
         tokenizer = self._need_tokenizer()
-        rows = [tokenizer.encode(t) for t in ([text] if isinstance(text, str) else text)]
+        rows = [self._with_bos(tokenizer.encode(t), prepend_bos) for t in ([text] if isinstance(text, str) else text)]
         longest = max((len(row) for row in rows), default=0)
         pad = tokenizer.pad_token_id
         if pad is None and any(len(row) < longest for row in rows):
@@ -72,20 +76,43 @@ class TextInterface:
             mask[i, where] = 1
         return tokens.to(self.device), mask.to(self.device)
 
-    def to_tokens(self, input: str | list[str]) -> Int[Tensor, "batch pos"]:
-        """Return the tokens of a text or of several, padded on the right."""
-        return self.tokenize(input)[0]
+    def _with_bos(self, row: list[int], prepend_bos: bool | None) -> list[int]:
+        if prepend_bos is None:
+            return row
+        bos = self._need_tokenizer().bos_token_id
+        if bos is None:
+            raise TokenizerError("prepend_bos was given, but the tokenizer has no beginning-of-sequence token")
+        bare = row[1:] if row[:1] == [bos] else row
+        return [bos, *bare] if prepend_bos else bare
 
-    def to_string(self, tokens: Int[Tensor, "batch pos"] | Int[Tensor, " pos"] | Int[Tensor, ""]) -> str | list[str]:
+    def to_tokens(
+        self,
+        input: str | list[str],
+        prepend_bos: bool | None = None,
+        padding_side: Literal["left", "right"] = "right",
+    ) -> Int[Tensor, "batch pos"]:
+        """Return the tokens of a text or of several, padded to the longest; see `tokenize`."""
+        return self.tokenize(input, padding_side, prepend_bos)[0]
+
+    def to_string(
+        self, tokens: list[int] | Int[Tensor, "batch pos"] | Int[Tensor, " pos"] | Int[Tensor, ""]
+    ) -> str | list[str]:
         """Return the text of tokens; a list for a batch."""
         tokenizer = self._need_tokenizer()
+        tokens = torch.as_tensor(tokens)
         if tokens.ndim == 2:
             return [tokenizer.decode(row) for row in tokens]
         return tokenizer.decode(tokens)
 
-    def to_str_tokens(self, input: str | Int[Tensor, " pos"]) -> list[str]:
+    def to_str_tokens(
+        self, input: str | Int[Tensor, " pos"] | Int[Tensor, "1 pos"], prepend_bos: bool | None = None
+    ) -> list[str]:
         """Return each token of one text as a string."""
-        tokens = self.to_tokens(input)[0] if isinstance(input, str) else input.flatten()
+        tokens = self.to_tokens(input, prepend_bos)[0] if isinstance(input, str) else input
+        if tokens.ndim == 2:
+            if len(tokens) != 1:
+                raise ValueError(f"to_str_tokens takes one text but got a batch of {len(tokens)}")
+            tokens = tokens[0]
         tokenizer = self._need_tokenizer()
         return [tokenizer.decode(token) for token in tokens]
 

@@ -25,8 +25,8 @@ MAX_LAYER_TICKS = 12
 def effective_rank(table: pd.DataFrame, *, axes: Axes | Sequence[Axes] | np.ndarray | None = None) -> Figure:
     """Draw the effective rank of the heads by layer, one panel for each (circuit, part).
 
-    Uncentred and centred effective rank are solid lines; their caps `H` and `H - 1` are dashed and the null's
-    means dotted, in the same two colours; the null's range (uncentred) is a band. A layer whose status is not
+    Uncentred and centred effective rank are solid lines, their caps `H` and `H - 1` dashed in the same two colours; the
+    null's means are thick grey lines and its range (uncentred) a grey band. A layer whose status is not
     "ok", or that lacks a value, is marked with a cross at the bottom of its panel.
 
     Parameters
@@ -157,14 +157,15 @@ def _draw_null(ax: Axes, layers: np.ndarray, rows: pd.DataFrame) -> None:
     edges = np.stack([layers - 0.5, layers + 0.5], axis=1).ravel()
     null = {column: np.repeat(rows[column].to_numpy(), 2) for column in NULL_COLUMNS}
     if np.isfinite(null["null_low"] + null["null_high"]).any():
-        band = {"color": style.UNCENTRED, "alpha": 0.18, "linewidth": 0}
+        band = {"color": style.NULL, "alpha": 0.25, "linewidth": 0}
         ax.fill_between(edges, null["null_low"], null["null_high"], label="null: range, low to high", **band)
-    for column, colour, label in (
-        ("null_mean", style.UNCENTRED, "null: mean"),
-        ("null_centred_mean", style.CENTRED, "null: mean, centred"),
+    # Neutral and thick: at a random model's rank the caps' thin dashes lie on top and both can be seen.
+    for column, dash, label in (
+        ("null_mean", "-", "null: mean"),
+        ("null_centred_mean", (0, (1, 1)), "null: mean, centred"),
     ):
         if np.isfinite(null[column]).any():
-            ax.plot(edges, null[column], ":", color=colour, linewidth=1.6, label=label)
+            ax.plot(edges, null[column], linestyle=dash, color=style.NULL, alpha=0.5, linewidth=3.5, label=label)
 
 
 def _draw_caps(ax: Axes, layers: np.ndarray, n_heads: np.ndarray) -> None:

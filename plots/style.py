@@ -12,6 +12,7 @@ import numpy as np
 UNCENTRED = "#0072B2"
 CENTRED = "#D55E00"
 MARK = "#000000"
+NULL = "0.35"
 
 # Blue to red through white: safe for red-green deficiencies, and zero is the absence of colour.
 DIVERGING = "RdBu_r"

@@ -19,7 +19,14 @@ def effective_rank_table(table: pd.DataFrame) -> Table:
     """
     heads = "/".join(str(n) for n in sorted(set(table["n_heads"])))
     title = f"Effective rank of {heads} heads, by layer"
-    shown = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    shown = Table(
+        title=title,
+        title_justify="left",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for header in ("layer", "circuit", "erank", "% H", "null range", "centred", "% H", "% of H-1", "null"):
         shown.add_column(header, justify="left" if header == "circuit" else "right", no_wrap=True)
     if set(table["status"]) - {"ok"}:

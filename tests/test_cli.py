@@ -36,7 +36,7 @@ def test_report_prints_table_summary_and_reading(checkpoint):
     prose = " ".join(result.output.split())
     assert "LRKV, positions rotary, offsets 0, norm gains folded, definition gram, null of 2 draws" in prose
     assert "% of its cap H-1" in prose
-    assert "the null" in prose
+    assert "random ones of the same shape" in prose
     assert max(map(len, result.output.splitlines())) <= 100
 
 

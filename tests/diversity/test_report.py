@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from csv import DictReader
 
 import headscope as hs
@@ -11,8 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from headscope.diversity import cosine, gram, measure
+from headscope.diversity.null import random_factors
 from headscope.diversity.report import parse_layers
-from headscope.diversity.result import COLUMNS
+from headscope.diversity.result import COLUMNS, _differs
 from headscope.models import GroupedConfig, LRKVConfig, MLAConfig, Rotary
 from headscope.models.attention import build_attention
 
@@ -202,10 +205,31 @@ def test_reading_says_where_the_numbers_lie_against_the_null(model):
     assert "No null was drawn" in hs.report(model, null=0).reading()
     torch.manual_seed(0)
     fresh = hs.HookedModel(model.config)
-    assert "is no evidence of specialised heads" in hs.report(fresh, null=40).reading()
+    assert hs.report(fresh, null=40).reading().count("are no evidence of specialised heads") == 2
     with torch.no_grad():
         model.attention(0).W_Q[1] = model.attention(0).W_Q[0]
-    assert "below the null" in hs.report(model, layers=[0], null=5).reading()
+    below = hs.report(model, circuit="qk", layers=[0], null=20).reading()
+    assert re.fullmatch(r"QK: 1 of 1 layer below random ones of .* by \S+ heads on average: .* more alike\.", below)
+
+
+def test_the_reading_calls_a_random_model_different_as_seldom_as_it_says():
+    """Twelve layers that are draws of the null, against 20 others, over and over: some is called in about 5 % of cases."""
+    config = hs.ModelConfig(
+        d_model=48, n_layers=12, d_vocab=5, n_ctx=8, attention=GroupedConfig(n_heads=6, d_head=8), positions="none"
+    )
+    ranks = np.array(
+        [
+            measure(cosine(gram(factors.circuits["qk"]["all"], None).numpy())).erank
+            for _, factors in random_factors(config, range(600))
+        ]
+    )
+    rng = np.random.default_rng(0)
+    called = 0
+    for _ in range(300):
+        drawn = 6 - rng.choice(ranks, 32, replace=False)
+        called += bool(_differs(drawn[:12], drawn[12:]).any())
+    assert 0.01 < called / 300 < 0.1
+    assert _differs(np.array([6 - 5.0]), 6 - ranks[:20]).all()
 
 
 def test_progress_counts_every_step(model):

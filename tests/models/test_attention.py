@@ -30,7 +30,7 @@ def head_rows(layer, x: Tensor, head: int, width: int) -> Tensor:
 
 def grouped_qkv(attn, x: Tensor, head: int) -> tuple[Tensor, Tensor, Tensor]:
     cfg = attn.config
-    group = head // (cfg.n_heads // cfg.n_kv_heads)
+    group = head // (cfg.n_heads // cfg.n_groups)
     width = cfg.d_head
     return (
         head_rows(attn.q, x, head, width),

@@ -19,7 +19,7 @@ from headscope.models import (
     QKNorm,
     Rotary,
 )
-from headscope.models.attention import attention_from_dict, register
+from headscope.models.variant import attention_from_dict, register
 from hypothesis import given
 from hypothesis import strategies as st
 

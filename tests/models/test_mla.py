@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from headscope.models import GroupedConfig, HookedModel, MLAConfig, ModelConfig, Rotary
+from headscope.models.attention import build_attention
 from torch import Tensor
 
 
@@ -142,7 +143,7 @@ def test_no_rotary_channel_with_rotary_positions():
     with pytest.raises(ValueError, match="d_rope"):
         ModelConfig(d_model=8, n_layers=1, d_vocab=5, n_ctx=4, attention=attention, positions=Rotary())
     with pytest.raises(ValueError, match="d_rope"):
-        attention.build(8, Rotary())
+        build_attention(attention, 8, Rotary())
 
 
 def test_rotary_width_is_the_channels():
@@ -161,7 +162,8 @@ def test_mla_contains_mqa_of_its_latent(matrix, build, tokens, run_all, close):
     c, q = cache["blocks.0.attn.hook_latent"], cache["blocks.0.attn.hook_q"]
     w_uk = attn.k_up.weight.unflatten(0, (cfg.n_heads, cfg.d_nope))
     wide = torch.einsum("bphn,hnc->bphc", q, w_uk)
-    mqa = GroupedConfig(n_heads=cfg.n_heads, d_head=cfg.d_latent, n_kv_heads=1, scale=attn.scale).build(16, None)
+    shared = GroupedConfig(n_heads=cfg.n_heads, d_head=cfg.d_latent, n_kv_heads=1, scale=attn.scale)
+    mqa = build_attention(shared, 16, None)
     mqa.project = lambda x: (wide, c[:, :, None], c[:, :, None])
     seen = {}
     mqa.hook_pattern.add_hook(lambda pattern, hook: seen.update(pattern=pattern))
