@@ -152,7 +152,7 @@ def test_llama_of_any_shape(
 
 
 def test_half_precision_is_its_upcast(family, saved, tokens, error):
-    """Case 12 of the public reports: on a CPU, bfloat16 weights are computed with in float32."""
+    """On a CPU, bfloat16 weights are computed with in float32."""
     directory = saved(family, torch.bfloat16)
     ours = headscope.load(directory)
     assert {p.dtype for p in ours.parameters()} == {torch.float32}
@@ -435,7 +435,7 @@ def experts(theirs, tmp_path_factory) -> Path:
 
 
 def test_experts_can_be_reported_on(experts, theirs):
-    """Cases 8 and 9: widths come from the weights, whatever ``head_dim`` says."""
+    """Widths come from the weights, whatever ``head_dim`` says."""
     checkpoint = open_checkpoint(experts)
     assert json.loads((experts / "config.json").read_text())["head_dim"] == 64
     for layer in range(3):
@@ -457,7 +457,7 @@ def test_experts_cannot_be_run(experts):
 
 
 def test_a_tiny_latent_splits_where_it_should(theirs, tmp_path):
-    """Case 9: latent 8, content 4, rotary 2 -> the fused down-projection splits 8 + 2."""
+    """Latent 8, content 4, rotary 2 -> the fused down-projection splits 8 + 2."""
     theirs("v2", qk_nope_head_dim=4, qk_rope_head_dim=2).save_pretrained(tmp_path)
     model = headscope.load(tmp_path)
     assert model.layers[0].attn.kv_down.weight.shape == (8, 24)

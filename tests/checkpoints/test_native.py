@@ -131,7 +131,7 @@ def test_round_trip(config, shard, tokens, tmp_path):
 
 
 def test_tied_embeddings_are_one_tensor_again(config, tmp_path):
-    """Case 27: stored once, tied after loading, so that a change to one is a change to the other."""
+    """Stored once, tied after loading, so that a change to one is a change to the other."""
     save(build(config), tmp_path / "saved")
     checkpoint = open_checkpoint(tmp_path / "saved")
     assert ("unembed.weight" in checkpoint.store.names()) != config.tie_embeddings
@@ -153,7 +153,7 @@ def test_saved_twice_is_the_same_file(config, tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(config, dtype, tokens, tmp_path):
-    """Case 12: half-precision weights are computed with in float32 on a CPU, and kept as they are when asked."""
+    """Half-precision weights are computed with in float32 on a CPU, and kept as they are when asked."""
     model = build(config, dtype)
     save(model, tmp_path / "saved")
     checkpoint = open_checkpoint(tmp_path / "saved")

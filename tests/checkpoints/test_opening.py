@@ -270,7 +270,7 @@ def test_fused_matrices_of_a_wrong_shape(family, make, copy):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_not_finite_in_a_report_names_layer_head_and_matrix(value, copy):
-    """Case 13; a layer whose weights are finite can still be reported on."""
+    """Named where it stands; a layer whose weights are finite can still be reported on."""
     directory = copy()
     retensor(directory, lambda t: t[Q1][25, 3].fill_(value))  # heads are 10 wide
     checkpoint = open_checkpoint(directory)
@@ -461,7 +461,7 @@ def test_loading_draws_no_random_numbers(family, saved):
 
 
 def test_memory_is_freed(family, saved):
-    """Case 40."""
+    """Nothing keeps a deleted model alive."""
     model = headscope.load(saved(family))
     gone = weakref.ref(model)
     del model
@@ -502,7 +502,7 @@ def no_pickle(monkeypatch) -> None:
 @pytest.mark.usefixtures("no_network", "no_pickle")
 @pytest.mark.parametrize("kind", ["hugging_face", "native"])
 def test_a_directory_loads_with_the_network_off(kind, family, copy, saved, tokenizer, tmp_path):
-    """Case 39, tokenizer included."""
+    """A path never touches the network, nor does its tokenizer."""
     directory = copy(family)
     if kind == "native":
         model = headscope.load(directory)

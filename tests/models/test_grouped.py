@@ -35,7 +35,7 @@ def test_grouped_heads_are_dense_heads_with_equal_keys(matrix, build, tokens, cl
 
 
 def test_ablating_the_only_group_of_mqa_changes_every_head(matrix, build, tokens, run_all):
-    """Report 4: a key or value that all heads share is missed by all of them."""
+    """A key or value that all heads share is missed by all of them."""
     model = build(matrix["mqa"])
     _, before = run_all(model, tokens)
     for point in ("hook_k", "hook_v"):

@@ -449,7 +449,7 @@ def test_captures_and_weights_stay_bitwise(model: HookedModel, tokens):
 
 @pytest.mark.parametrize("name", ["gqa", "mha-gpt2_like", "qk_norm-before_no_gain", "lrkv-qk_norm", "mla-query_latent"])
 def test_capture_survives_an_edit_in_place(matrix, build, tokens, run_all, name: str):
-    """Report 20: a hook further on that writes into its tensor must not reach what was captured before it."""
+    """A hook further on that writes into its tensor must not reach what was captured before it."""
     model = build(matrix[name])
     _, clean = run_all(model, tokens)
     with torch.no_grad():

@@ -61,7 +61,7 @@ def test_rotary_key_is_one_for_all_heads(mla_config, build, tokens, run_all):
 
 
 def test_widths(mla_config, build, tokens, run_all):
-    """Report 9: what a token stores is the latent and the rotary key."""
+    """What a token stores is the latent and the rotary key."""
     cfg = mla_config.attention
     _, cache = run_all(build(mla_config), tokens)
     assert cache["blocks.0.attn.hook_latent"].shape == (2, 7, cfg.d_latent)

@@ -38,7 +38,7 @@ def test_text_is_tokens(speaker: HookedModel):
 
 
 def test_texts_of_unlike_length_are_padded_and_masked(speaker: HookedModel, close):
-    """Report 25: a (token 0) is a letter and the pad as well."""
+    """Token 0 is a letter, a, and the pad as well."""
     with torch.no_grad():
         logits = speaker(["baa", "cafebab"])
         close(logits[:1, :4], speaker("baa"))
@@ -56,7 +56,7 @@ def test_padding_sides(speaker: HookedModel, side: str):
 
 
 def test_no_pad_token(family_model: HookedModel):
-    """Report 26: one text works, texts of one length work, others are told what to do."""
+    """One text works, texts of one length work, others are told what to do."""
     family_model.tokenizer = Letters(pad_token_id=None)
     assert family_model.to_tokens("abc").tolist() == [[18, 0, 1, 2]]
     assert family_model.to_tokens(["ab", "cd"]).tolist() == [[18, 0, 1], [18, 2, 3]]
