@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..models.block import Block
 from ..models.config import ModelConfig
 from ..models.factors import Factors
-from ..models.hooked import Block, HookedModel
+from ..models.hooked import HookedModel
 from .store import TensorStore
 
 

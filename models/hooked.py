@@ -4,92 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
-from .attention import Attention, build_attention
+from .attention import Attention
+from .block import Block, Table
 from .config import ModelConfig
 from .factors import Factors
 from .hooks import HookedRoot
+from .lens import LensViews
 from .text import TextInterface
 
 ReturnType = Literal["logits", "loss", "both"] | None
 
 
-@dataclass(frozen=True)
-class LensConfig:
-    """A model's configuration under TransformerLens's names, for its tools (`ActivationCache`, patching, ...)."""
-
-    n_layers: int
-    n_heads: int
-    n_key_value_heads: int | None
-    d_model: int
-    d_head: int
-    d_mlp: int | None
-    d_vocab: int
-    n_ctx: int
-    act_fn: str | None
-    normalization_type: str
-    positional_embedding_type: str
-    attn_only: bool
-    eps: float
-    dtype: torch.dtype
-    device: torch.device
-
-
-class Block(nn.Module):
-    """Attention and MLP, each added to the residual stream after a norm of its own."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.ln1 = config.norm.build(config.d_model)
-        self.attn = build_attention(config.attention, config.d_model, config.rotary)
-        self.hook_resid_pre = HookPoint()
-        self.hook_attn_out = HookPoint()
-        if config.mlp is not None:
-            self.ln2 = config.norm.build(config.d_model)
-            self.mlp = config.mlp.build(config.d_model)
-            self.hook_resid_mid = HookPoint()
-            self.hook_mlp_out = HookPoint()
-        self.hook_resid_post = HookPoint()
-        self.has_mlp = config.mlp is not None
-
-    def forward(
-        self,
-        resid: Float[Tensor, "batch pos d_model"],
-        positions: Int[Tensor, "batch pos"],
-        visible: Bool[Tensor, "batch 1 query_pos key_pos"] | None,
-    ) -> Float[Tensor, "batch pos d_model"]:
-        """Return the residual stream after this block."""
-        resid = self.hook_resid_pre(resid)
-        resid = resid + self.hook_attn_out(self.attn(self.ln1(resid), positions, visible))
-        if self.has_mlp:
-            resid = self.hook_resid_mid(resid)
-            resid = resid + self.hook_mlp_out(self.mlp(self.ln2(resid)))
-        return self.hook_resid_post(resid)
-
-    def factors(self, layer: int, *, fold_norm: bool = True) -> Factors:
-        """Return the attention's bilinear forms, by default with the input norm's gain folded in."""
-        return self.attn.factors(layer, self.ln1 if fold_norm else None)
-
-
-class Table(nn.Module):
-    """A vocabulary of vectors, ``[d_vocab, d_model]``: the embedding, and transposed the unembedding."""
-
-    def __init__(self, rows: int, d_model: int, std: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(rows, d_model))
-        nn.init.normal_(self.weight, std=std)
-
-
-class HookedModel(TextInterface, HookedRoot):
+class HookedModel(LensViews, TextInterface, HookedRoot):
     """A decoder-only transformer whose every step can be read and edited.
 
     Parameters
@@ -263,118 +197,6 @@ class HookedModel(TextInterface, HookedRoot):
 
     # -- weights and parts --------------------------------------------------------------------------------------------
 
-    @property
-    def layers(self) -> list[Block]:
-        """The blocks, as a list that type checkers understand."""
-        return list(self.blocks)  # pyright: ignore[reportReturnType]
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the embedding, where tokens are expected."""
-        return self.embed.weight.device
-
-    @property
-    def cfg(self) -> LensConfig:
-        """The configuration under TransformerLens's names."""
-        config, attention = self.config, self.config.attention
-        rotary = config.rotary is not None
-        return LensConfig(
-            n_layers=config.n_layers,
-            n_heads=attention.n_heads,
-            n_key_value_heads=None if attention.n_groups == attention.n_heads else attention.n_groups,
-            d_model=config.d_model,
-            d_head=attention.d_value,
-            d_mlp=None if config.mlp is None else config.mlp.d_mlp,
-            d_vocab=config.d_vocab,
-            n_ctx=config.n_ctx,
-            act_fn=None if config.mlp is None else config.mlp.act,
-            normalization_type="LN" if config.norm.kind == "layer" else "RMS",
-            positional_embedding_type="rotary"
-            if rotary
-            else {"learned": "standard"}.get(str(config.positions), "none"),
-            attn_only=config.mlp is None,
-            eps=config.norm.eps,
-            dtype=self.embed.weight.dtype,
-            device=self.device,
-        )
-
-    def _stacked(self, name: str) -> Tensor:
-        return torch.stack([getattr(block.attn, name) for block in self.layers])
-
-    @property
-    def W_Q(self) -> Float[Tensor, "layer head d_model d_key"]:
-        """Query projections of all layers."""
-        return self._stacked("W_Q")
-
-    @property
-    def W_K(self) -> Float[Tensor, "layer group d_model d_key"]:
-        """Key projections of all layers, one a group."""
-        return self._stacked("W_K")
-
-    @property
-    def W_V(self) -> Float[Tensor, "layer group d_model d_value"]:
-        """Value projections of all layers, one a group."""
-        return self._stacked("W_V")
-
-    @property
-    def W_O(self) -> Float[Tensor, "layer head d_value d_model"]:
-        """Output projections of all layers."""
-        return self._stacked("W_O")
-
-    @property
-    def b_O(self) -> Float[Tensor, "layer d_model"]:
-        """Output biases of all layers, zeros where there are none."""
-        return self._stacked("b_O")
-
-    @property
-    def W_in(self) -> Float[Tensor, "layer d_model d_mlp"]:
-        """Input projections of all MLPs."""
-        return torch.stack([block.mlp.W_in for block in self.layers])
-
-    @property
-    def W_out(self) -> Float[Tensor, "layer d_mlp d_model"]:
-        """Output projections of all MLPs."""
-        return torch.stack([block.mlp.W_out for block in self.layers])
-
-    @property
-    def all_head_labels(self) -> list[str]:
-        """``L0H0``, ``L0H1``, ... in the order of `ActivationCache.stack_head_results`."""
-        return [f"L{l}H{h}" for l in range(self.config.n_layers) for h in range(self.config.attention.n_heads)]  # noqa: E741
-
-    @property
-    def QK(self) -> FactoredMatrix:
-        """``W_Q W_K^T`` of every layer and query head, ``[layer, head, d_model, d_model]`` in factored shape."""
-        return FactoredMatrix(self.W_Q, self.W_K[:, self._groups].transpose(-2, -1))
-
-    @property
-    def OV(self) -> FactoredMatrix:
-        """``W_V W_O`` of every layer and query head, ``[layer, head, d_model, d_model]`` in factored shape."""
-        return FactoredMatrix(self.W_V[:, self._groups], self.W_O)
-
-    @property
-    def _groups(self) -> list[int]:
-        return self.config.attention.head_to_group
-
-    @property
-    def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
-        """Embedding."""
-        return self.embed.weight
-
-    @property
-    def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
-        """Unembedding (a view)."""
-        return self.unembed.weight.T
-
-    @property
-    def b_U(self) -> Float[Tensor, " d_vocab"]:
-        """Unembedding bias: zeros, as the supported families have none."""
-        return self.unembed.weight.new_zeros(self.config.d_vocab)
-
-    @property
-    def W_pos(self) -> Float[Tensor, "n_ctx d_model"]:
-        """Learned positions; AttributeError without them."""
-        return self.pos_embed.weight
-
     def attention(self, layer: int) -> Attention:
         """Return a layer's attention; IndexError names the range."""
         if not 0 <= layer < self.config.n_layers:
@@ -399,17 +221,6 @@ class HookedModel(TextInterface, HookedRoot):
             "sha256": digest.hexdigest(),
             "stored_dtypes": kinds,
         }
-
-    def accumulated_bias(
-        self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
-    ) -> Float[Tensor, " d_model"]:
-        """Return the sum of the output biases that the blocks before `layer` add to the residual stream."""
-        total = self.embed.weight.new_zeros(self.config.d_model)
-        for block in self.layers[:layer]:
-            total = total + block.attn.b_O
-            if include_mlp_biases and block.has_mlp:
-                total = total + block.mlp.b_out
-        return total + self.layers[layer].attn.b_O if mlp_input else total
 
 
 def next_token_loss(
