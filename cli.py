@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -105,28 +105,33 @@ def report(
             if out is not None:
                 result.save(out)
             return
-        from rich.console import Console
-
-        from .plots.terminal import effective_rank_table
-
-        console, table, record = Console(highlight=False), effective_rank_table(result.table), result.record
-        if not console.is_terminal:
-            console = Console(highlight=False, width=100)
-        # No number is ever cut off: a table wider than the terminal wraps there.
-        needed = console.measure(table).maximum
-        wide = console if needed <= console.width else Console(highlight=False, width=needed)
-        wide.print(table)
-        console.print(
-            f"{record['checkpoint']['path']}: {record['config']['attention']['variant'].upper()}, "
-            f"positions {record['offsets']['positions']}, offsets {record['offsets']['text']}, "
-            f"norm gains {'folded' if record['norm_gains_folded'] else 'not folded'}, "
-            f"definition {record['definition']}, null of {len(record['null']['seeds'])} draws",
-            markup=False,
-        )
-        for line in (*record["notes"], *result.summary().splitlines(), *result.reading().splitlines()):
-            console.print(line, markup=False)
+        _show(result)
         for path in [] if out is None else result.save(out):
-            console.print(f"wrote {path}", markup=False, soft_wrap=True)
+            typer.echo(f"wrote {path}")
+
+
+def _show(result: Any) -> None:
+    """Print a report's table, what was measured, and what it shows."""
+    from rich.console import Console
+
+    from .plots.terminal import effective_rank_table
+
+    console, table, record = Console(highlight=False), effective_rank_table(result.table), result.record
+    if not console.is_terminal:
+        console = Console(highlight=False, width=100)
+    # No number is ever cut off: a table wider than the terminal wraps there.
+    needed = console.measure(table).maximum
+    wide = console if needed <= console.width else Console(highlight=False, width=needed)
+    wide.print(table)
+    console.print(
+        f"{record['checkpoint']['path']}: {record['config']['attention']['variant'].upper()}, "
+        f"positions {record['offsets']['positions']}, offsets {record['offsets']['text']}, "
+        f"norm gains {'folded' if record['norm_gains_folded'] else 'not folded'}, "
+        f"definition {record['definition']}, null of {len(record['null']['seeds'])} draws",
+        markup=False,
+    )
+    for line in (*record["notes"], *result.summary().splitlines(), *result.reading().splitlines()):
+        console.print(line, markup=False)
 
 
 @app.command()

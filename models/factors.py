@@ -19,6 +19,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .rope import column_pairs
+
 
 class HeadStack(ABC):
     """One factor a head, ``[head, d_in, width]``, stored as its variant shares it."""
@@ -240,10 +242,7 @@ class Planes:
     @property
     def pairs(self) -> tuple[slice, slice]:
         """Columns ``a`` and columns ``b`` of the planes."""
-        if self.interleaved:
-            return slice(self.start, self.stop, 2), slice(self.start + 1, self.stop, 2)
-        middle = self.start + len(self.theta)
-        return slice(self.start, middle), slice(middle, self.stop)
+        return column_pairs(self.start, self.stop, self.interleaved)
 
 
 @dataclass(frozen=True, eq=False)

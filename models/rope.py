@@ -227,9 +227,7 @@ class Rotary:
 
     def planes(self, width: int) -> tuple[slice, slice]:
         """Return the columns ``a`` and the columns ``b`` of the planes within `width` rotated columns."""
-        if self.interleaved:
-            return slice(0, width, 2), slice(1, width, 2)
-        return slice(0, width // 2), slice(width // 2, width)
+        return column_pairs(0, width, self.interleaved)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description; `from_dict` reads it back."""
@@ -250,6 +248,14 @@ class Rotary:
                 options["factors"] = tuple(options["factors"])
             scaling = _SCALINGS[kind](**options)
         return cls(**fields, scaling=scaling)
+
+
+def column_pairs(start: int, stop: int, interleaved: bool) -> tuple[slice, slice]:
+    """Return the columns ``a`` and ``b`` of the planes that fill the columns from `start` to before `stop`."""
+    if interleaved:
+        return slice(start, stop, 2), slice(start + 1, stop, 2)
+    middle = (start + stop) // 2
+    return slice(start, middle), slice(middle, stop)
 
 
 def rotate(
