@@ -178,7 +178,10 @@ def train(
                 corpus,
                 out,
                 recipe,
-                preset=preset,
+                preset=preset
+                if rank is None and cache_ratio is None
+                else f"{preset}-r{config.attention.to_dict()['rank']}",
+                matched_in="parameters" if same_parameters else "backbone",
                 resume=resume,
                 progress=lambda done, total, seen: tick(
                     done, total, f"loss {seen['loss']:.3f}, {seen['tokens_per_second']:,.0f} tokens/s"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -16,6 +13,7 @@ from scipy.stats import t as student
 
 from ..plots import effective_rank as draw_effective_rank
 from ..plots import head_similarity as draw_head_similarity
+from ..results import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,8 +42,8 @@ COLUMNS = (
 """Columns of a report's table. Percentages are 0-100; ``null_*`` are in heads, as ``erank`` is."""
 
 
-@dataclass(frozen=True, eq=False)
-class Report:
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Report(Result):
     """Head diversity of a checkpoint.
 
     Parameters
@@ -58,15 +56,13 @@ class Report:
         What was measured and how: checkpoint hash, configuration, offsets, folding, definition, seeds, versions.
     """
 
-    table: pd.DataFrame
     similarity: dict[tuple[str, str, int], np.ndarray]
-    record: dict[str, Any]
 
-    def __repr__(self) -> str:
-        return f"Report of {self.record['checkpoint']['path'] or 'a model in memory'}\n{self.summary()}"
+    stem: ClassVar[str] = "report"
 
-    def _repr_html_(self) -> str:
-        return self.table.to_html(float_format="{:.4g}".format, index=False)
+    def title(self) -> str:
+        """Return whose report it is."""
+        return f"Report of {self.record['checkpoint']['path'] or 'a model in memory'}"
 
     def means(self) -> pd.DataFrame:
         """Return each circuit's and part's mean over layers, leaving out what does not exist."""
@@ -101,45 +97,9 @@ class Report:
         """Draw the heads' similarities, one panel a layer."""
         return draw_head_similarity(self.similarity)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record and the rows, ready for strict JSON: None where a value does not exist."""
-        rows = [{key: plain(value) for key, value in row.items()} for row in self.table.to_dict("records")]
-        return {"record": self.record, "rows": rows, "summary": self.summary(), "reading": self.reading()}
-
-    def to_json(self) -> str:
-        """Return `to_dict` as strict JSON (no NaN), floats in full precision."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
-
-    def save(self, directory: str | os.PathLike[str]) -> list[Path]:
-        """Write ``report.json``, ``report.csv``, ``report.parquet``, ``heatmap.png`` and ``effective-rank.png``.
-
-        The three tables hold the same values in full precision. Existing files of these names are replaced, each in one
-        step; nothing else in the directory is touched.
-        """
-        target = Path(directory).expanduser()
-        target.mkdir(parents=True, exist_ok=True)
-        writers: dict[str, Callable[[Path], Any]] = {
-            "report.json": lambda path: path.write_text(self.to_json() + "\n", encoding="utf-8"),
-            "report.csv": lambda path: self.table.to_csv(path, index=False),
-            "report.parquet": lambda path: self.table.to_parquet(path, index=False),
-            "heatmap.png": lambda path: self.plot_similarity().savefig(path, dpi=150, format="png"),
-            "effective-rank.png": lambda path: self.plot().savefig(path, dpi=150, format="png"),
-        }
-        for name, write in writers.items():
-            part = target / f".{name}.part"
-            try:
-                write(part)
-                part.replace(target / name)
-            finally:
-                part.unlink(missing_ok=True)
-        return [target / name for name in writers]
-
-
-def plain(value: Any) -> Any:
-    """Return a value for strict JSON."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    def pictures(self) -> dict[str, Callable[[], Figure]]:
+        """Return the two figures of a report."""
+        return {"heatmap.png": self.plot_similarity, "effective-rank.png": self.plot}
 
 
 def _summary_line(table: pd.DataFrame, circuit: str, part: str) -> str:

@@ -71,22 +71,37 @@ def split_loss(model: HookedModel, row: Int[Tensor, " token"], windows: int) -> 
 
 
 @torch.no_grad()
-def induction(model: HookedModel, seed: int, samples: int = 32) -> dict[str, Any]:
-    """Measure induction on random tokens shown twice.
+def induction(model: HookedModel, row: Int[Tensor, " token"], seed: int, samples: int = 32) -> dict[str, Any]:
+    """Measure induction on blocks of random tokens shown twice.
+
+    The tokens are drawn one by one from a row of text, so each is as frequent as there and nothing but the first copy
+    foretells the second. (Drawn evenly from the vocabulary, most would be bytes that a small model has hardly seen.)
+
+    Parameters
+    ----------
+    model
+        The model; blocks are of `REPEATED_BLOCK` tokens, or half its context if that is less.
+    row
+        Tokens of a held-out split.
+    seed
+        Of the draw.
+    samples
+        Blocks.
 
     Returns
     -------
     dict
         ``scores`` ``[layer][head]``: attention from each token of the second copy to the one behind its first
         occurrence (1 is a perfect induction head; chance is about 1 / position); ``best``: the largest;
-        ``first_loss``, ``second_loss``: mean loss in nats on the two copies.
+        ``first_loss``, ``second_loss``: mean loss in nats on the two copies; ``second_accuracy``: share of the second
+        copy's tokens that the model ranks first.
     """
     n = min(REPEATED_BLOCK, model.config.n_ctx // 2)
     generator = torch.Generator().manual_seed(seed)
-    block = torch.randint(1, model.config.d_vocab, (samples, n), generator=generator)
+    block = row[torch.randint(len(row), (samples, n), generator=generator)]
     tokens = torch.cat((block, block), dim=1)
-    loss, cache = model.run_with_cache(
-        tokens, return_type="loss", loss_per_token=True, names_filter=lambda name: name.endswith("hook_pattern")
+    (logits, loss), cache = model.run_with_cache(
+        tokens, return_type="both", loss_per_token=True, names_filter=lambda name: name.endswith("hook_pattern")
     )
     queries = torch.arange(n, 2 * n - 1)
     scores = [
@@ -95,9 +110,10 @@ def induction(model: HookedModel, seed: int, samples: int = 32) -> dict[str, Any
     ]
     return {
         "scores": scores,
-        "best": max(max(row) for row in scores),
+        "best": max(max(layer) for layer in scores),
         "first_loss": float(loss[:, : n - 1].mean()),
         "second_loss": float(loss[:, n:].mean()),
+        "second_accuracy": float((logits[:, n:-1].argmax(-1) == tokens[:, n + 1 :]).float().mean()),
     }
 
 
@@ -144,6 +160,6 @@ def evaluate(model: HookedModel, corpus: Corpus, seed: int) -> dict[str, Any]:
             "loss": nats / len(losses),
             "bits_per_byte": bits_per_byte(nats, n_bytes),
         },
-        "induction": induction(model, seed),
+        "induction": induction(model, row, seed),
         "baselines": baselines(corpus.texts("train"), held_out, model.tokenizer, model.config.d_vocab),
     }

@@ -3,7 +3,7 @@
 ::
 
     run.json                 what was asked for and on what (written once, before the first step)
-    log.csv                  step, tokens, seconds, train loss, validation loss
+    log.csv                  step, tokens, seconds, losses, and at saved steps the best head's induction score
     steps/step-000200/       a native checkpoint a saved step; the last one is the trained model
     resume-000200/           optimiser state of the newest saved step (removed when the run ends)
     result.json              written last: the run is finished
@@ -23,18 +23,19 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..checkpoints import open_checkpoint, save
+from ..checkpoints.runs import step_directory
 from ..errors import HeadscopeError
 from ..models.config import ModelConfig
 from ..models.hooked import HookedModel
 from .corpus import Corpus
-from .evaluation import evaluate, split_loss
+from .evaluation import evaluate, induction, split_loss
 from .optimiser import Optimisers
 from .tokens import batch, encode, train_tokenizer
 
@@ -61,13 +62,13 @@ class Recipe:
         Threads of torch; another number may round differently.
     """
 
-    steps: int = 4500
+    steps: int = 2000
     batch_size: int = 8
     seed: int = 0
     muon_lr: float = 0.02
     adam_lr: float = 0.008
     weight_decay: float = 0.01
-    save_every: int = 500
+    save_every: int = 100
     validate_every: int = 50
     threads: int = 1
 
@@ -79,7 +80,8 @@ class Recipe:
             raise ValueError(f"seed should be >= 0 but got {self.seed}")
 
 
-LOG_COLUMNS = ("step", "tokens", "seconds", "train_loss", "validation_loss")
+LOG_COLUMNS = ("step", "tokens", "seconds", "train_loss", "validation_loss", "induction")
+MatchedIn = Literal["backbone", "parameters"]
 Progress = Callable[[int, int, dict[str, float]], None]
 
 
@@ -90,6 +92,7 @@ def train(
     recipe: Recipe = Recipe(),
     *,
     preset: str = "custom",
+    matched_in: MatchedIn = "backbone",
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Path:
@@ -101,8 +104,9 @@ def train(
         What to train, on what, how.
     directory
         Where the run lives. Must not exist, unless `resume`.
-    preset
-        Name of the model, for the record.
+    preset, matched_in
+        Name of the model, and what it has in common with the others, for the record: the same ``"backbone"``, or as
+        many ``"parameters"``.
     resume
         Go on with the run that the directory holds; it must be the same run.
     progress
@@ -114,7 +118,7 @@ def train(
         If the directory exists (without `resume`), or holds another run or a finished one (with it).
     """
     root = Path(directory)
-    record = _record(config, corpus, recipe, preset)
+    record = _record(config, corpus, recipe, preset, matched_in)
     _claim(root, record, resume)
     torch.set_num_threads(recipe.threads)
     tokenizer = _tokenizer(root, corpus, config.d_vocab)
@@ -137,13 +141,15 @@ def train(
         last = done == recipe.steps
         validated = done % recipe.validate_every == 0 or last
         validation = split_loss(model, tokens["validation"], windows=32) if validated else None
-        log.write(done, done * windows.numel(), seconds, float(loss.detach()), validation)
-        if done % recipe.save_every == 0 or last:
+        saved = done % recipe.save_every == 0 or last
+        found = induction(model, tokens["validation"], recipe.seed)["best"] if saved else None
+        log.write(done, done * windows.numel(), seconds, float(loss.detach()), validation, found)
+        if saved:
             _save(root, done, model, optimisers, seconds, record)
         if progress is not None:
             speed = (done - start) * windows.numel() / (time.monotonic() - began)
             progress(done, recipe.steps, {"loss": float(loss.detach()), "tokens_per_second": speed})
-    final = root / "steps" / _name(recipe.steps)
+    final = step_directory(root, recipe.steps)
     seconds = spent + time.monotonic() - began
     result = {"seconds": seconds, "tokens": recipe.steps * recipe.batch_size * config.n_ctx}
     _write_json(root / "result.json", result | evaluate(model, corpus, seed=recipe.seed))
@@ -151,15 +157,10 @@ def train(
     return final
 
 
-def saved_steps(directory: str | os.PathLike[str]) -> dict[int, Path]:
-    """Return the saved checkpoints of a run by step, in order; empty if the directory is no run."""
-    found = Path(directory, "steps").glob("step-*")
-    return {int(path.name.removeprefix("step-")): path for path in sorted(found) if path.name[5:].isdigit()}
-
-
-def _record(config: ModelConfig, corpus: Corpus, recipe: Recipe, preset: str) -> dict[str, Any]:
+def _record(config: ModelConfig, corpus: Corpus, recipe: Recipe, preset: str, matched_in: MatchedIn) -> dict[str, Any]:
     return {
         "preset": preset,
+        "matched_in": matched_in,
         "recipe": asdict(recipe),
         "corpus": corpus.describe(),
         "model": config.to_dict(),
@@ -188,7 +189,7 @@ def _claim(root: Path, record: dict[str, Any], resume: bool) -> None:
 
 def _tokenizer(root: Path, corpus: Corpus, d_vocab: int) -> Any:
     """Return the tokenizer that the run was begun with, or train it."""
-    first = root / "steps" / _name(0)
+    first = step_directory(root, 0)
     if first.exists():
         load = open_checkpoint(first).tokenizer
         if load is not None:
@@ -196,15 +197,11 @@ def _tokenizer(root: Path, corpus: Corpus, d_vocab: int) -> Any:
     return train_tokenizer(corpus.texts("train"), d_vocab)
 
 
-def _name(step: int) -> str:
-    return f"step-{step:06d}"
-
-
 def _save(
     root: Path, step: int, model: HookedModel, optimisers: Optimisers, seconds: float, record: dict[str, Any]
 ) -> None:
     """Save weights, then what resuming needs beside them, then forget the older such state."""
-    target = root / "steps" / _name(step)
+    target = step_directory(root, step)
     if not target.exists():
         save(model, target, record={**record, "step": step})
     state = root / f"resume-{step:06d}"
@@ -226,7 +223,7 @@ def _restore(root: Path, model: HookedModel, optimisers: Optimisers) -> tuple[in
     """Load the newest saved step whose state is whole; return it and the seconds spent so far."""
     for state in sorted(root.glob("resume-*"), reverse=True):
         step = int(state.name.removeprefix("resume-"))
-        weights = root / "steps" / _name(step)
+        weights = step_directory(root, step)
         if not weights.exists():
             continue
         model.load_state_dict(open_checkpoint(weights).load().state_dict())
@@ -255,11 +252,10 @@ class _Log:
         part.replace(path)
         self._path = path
 
-    def write(self, step: int, tokens: int, seconds: float, loss: float, validation: float | None) -> None:
+    def write(self, step: int, tokens: int, seconds: float, *measured: float | None) -> None:
+        row = [step, tokens, f"{seconds:.3f}", *("" if value is None else value for value in measured)]
         with self._path.open("a", newline="", encoding="utf-8") as handle:
-            csv.writer(handle).writerow(
-                [step, tokens, f"{seconds:.3f}", loss, "" if validation is None else validation]
-            )
+            csv.writer(handle).writerow(row)
 
 
 def _whole(row: list[str]) -> bool:

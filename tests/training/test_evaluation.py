@@ -53,14 +53,34 @@ def test_split_loss_is_the_mean_over_the_same_windows(model):
 
 
 def test_induction_scores_are_attention_to_what_followed_last_time(model):
-    found = induction(model, seed=3, samples=4)
-    block = torch.randint(1, 300, (4, 16), generator=torch.Generator().manual_seed(3))
-    _, cache = model.run_with_cache(torch.cat((block, block), dim=1))
+    row = torch.randint(300, (1000,)) // 3  # tokens of a text, no more than a third of the vocabulary
+    found = induction(model, row, seed=3, samples=4)
+    block = row[torch.randint(1000, (4, 16), generator=torch.Generator().manual_seed(3))]
+    tokens = torch.cat((block, block), dim=1)
+    logits, cache = model.run_with_cache(tokens)
     pattern = cache["blocks.1.attn.hook_pattern"][:, 2]
     by_hand = torch.stack([pattern[b, q, q - 15] for b in range(4) for q in range(16, 31)]).mean()
     assert found["scores"][1][2] == pytest.approx(float(by_hand), rel=1e-4)
     assert found["best"] == max(max(row) for row in found["scores"])
     assert found["first_loss"] > 4
+    right = [int(logits[b, q].argmax()) == int(block[b, q - 15]) for b in range(4) for q in range(16, 31)]
+    assert found["second_accuracy"] == pytest.approx(sum(right) / len(right))
+
+
+def test_a_perfect_induction_head_scores_one(model):
+    """Attention that is made to look behind the last occurrence scores 1 in that head and 0 beside it."""
+    row = torch.randint(300, (500,))
+
+    def look_back(pattern, hook):
+        pattern = torch.zeros_like(pattern)
+        positions = torch.arange(16, 32)
+        pattern[:, 1, positions, positions - 15] = 1.0
+        return pattern
+
+    with model.hooks(fwd_hooks=[("blocks.0.attn.hook_pattern", look_back)]):
+        found = induction(model, row, seed=0, samples=3)
+    assert found["scores"][0] == pytest.approx([0, 1, 0, 0])
+    assert found["best"] == pytest.approx(1)
 
 
 def test_bigram_by_hand():

@@ -1,0 +1,87 @@
+"""A training run as others read it: its saved steps, its log and its record.
+
+Read are the runs of ``headscope train`` (``run.json``, ``log.csv``, ``steps/step-000200/``) and, for their saved steps
+alone, directories of Hugging Face's trainer (``checkpoint-200/``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..errors import CheckpointError
+from .store import read_json
+
+_STEP = re.compile(r"(?:step|checkpoint)-(\d+)")
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRun:
+    """A training run on disk.
+
+    Parameters
+    ----------
+    path
+        Its directory.
+    record
+        What was asked for (``run.json``); empty if the run is another trainer's.
+    log
+        ``log.csv``: step, tokens, seconds, train_loss, validation_loss, induction (NaN where not measured); empty if
+        the run is another trainer's.
+    result
+        ``result.json``; None until the run is finished.
+    steps
+        Saved checkpoint of each saved step, in order.
+    """
+
+    path: Path
+    record: dict[str, Any]
+    log: pd.DataFrame
+    result: dict[str, Any] | None
+    steps: dict[int, Path]
+
+
+def step_directory(root: Path, step: int) -> Path:
+    """Return where a run keeps the checkpoint of a step."""
+    return root / "steps" / f"step-{step:06d}"
+
+
+def saved_steps(directory: str | os.PathLike[str]) -> dict[int, Path]:
+    """Return the saved checkpoints of a run by step, in order; empty if the directory is no run."""
+    root = Path(directory)
+    found = [*root.glob("steps/step-*"), *root.glob("checkpoint-*")]
+    numbered = {int(match[1]): path for path in found if (match := _STEP.fullmatch(path.name)) and path.is_dir()}
+    return dict(sorted(numbered.items()))
+
+
+def open_run(directory: str | os.PathLike[str]) -> TrainingRun:
+    """Read a training run.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no such directory, it holds no saved step, or one of its files cannot be read.
+    """
+    root = Path(directory).expanduser()
+    if not root.is_dir():
+        raise CheckpointError(f"{directory} does not exist: expected the directory of a training run")
+    steps = saved_steps(root)
+    if not steps:
+        raise CheckpointError(f"{directory} holds no saved step (steps/step-… or checkpoint-…): it is no training run")
+    described, log, finished = root / "run.json", root / "log.csv", root / "result.json"
+    try:
+        lines = pd.read_csv(log) if log.exists() else pd.DataFrame()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{log} cannot be read: {error}") from error
+    return TrainingRun(
+        path=root,
+        record=read_json(described) if described.exists() else {},
+        log=lines,
+        result=read_json(finished) if finished.exists() else None,
+        steps=steps,
+    )

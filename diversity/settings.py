@@ -1,0 +1,215 @@
+"""What is measured of a layer's heads, said once; the measuring of a layer and of its null, and a row of the table."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+import numpy as np
+
+from ..models.config import ModelConfig
+from ..models.factors import Factors
+from ..results import plain
+from .forms import Offsets, gram
+from .null import random_factors
+from .spectra import Definition, Measures, cosine, measure
+
+Circuit = Literal["qk", "ov", "both"]
+Key = tuple[str, str]
+"""A circuit and its part."""
+Draws = dict[Key, list[Measures]]
+Progress = Callable[[int, int, str], None]
+Where = str | os.PathLike[str]
+
+
+@runtime_checkable
+class Reportable(Protocol):
+    """Anything that can be reported on: a checkpoint on disk or a model in memory."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """The architecture."""
+        ...
+
+    def factors(self, layer: int, *, fold_norm: bool = True) -> Factors:
+        """Return one layer's forms."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return where the weights come from."""
+        ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured, and against what.
+
+    Parameters
+    ----------
+    circuits
+        ``"qk"``, ``"ov"``, or both.
+    offsets
+        Distances between query and key under rotary positions; None leaves positions out.
+    definition
+        Of effective rank.
+    null
+        Random initialisations to draw.
+    fold_norm
+        Fold the norms' gains into the forms.
+    """
+
+    circuits: tuple[str, ...]
+    offsets: Offsets | None
+    definition: Definition
+    null: int
+    fold_norm: bool
+
+    @classmethod
+    def parse(
+        cls,
+        circuit: Circuit,
+        offsets: str | int | tuple[int, int] | Offsets | None,
+        definition: Definition,
+        null: int,
+        fold_norm: bool,
+    ) -> Settings:
+        """Check what a caller asked for.
+
+        Raises
+        ------
+        ValueError
+            If one of them cannot be; names it and what it may be.
+        """
+        if circuit not in get_args(Circuit):
+            raise ValueError(f"circuit should be one of {get_args(Circuit)} but got {circuit!r}")
+        if definition not in get_args(Definition):
+            raise ValueError(f"definition should be one of {get_args(Definition)} but got {definition!r}")
+        if null < 0:
+            raise ValueError(f"null should be a number of draws >= 0 but got {null}")
+        circuits = ("qk", "ov") if circuit == "both" else (circuit,)
+        return cls(circuits, Offsets.parse(offsets), definition, null, fold_norm)
+
+    def similarities(self, factors: Factors) -> dict[Key, np.ndarray]:
+        """Return the heads' cosine similarities in each circuit and part of a layer."""
+        # Forms that several parts are made of (MLA's joint one) are multiplied once.
+        chosen = [parts for name, parts in factors.circuits.items() if name in self.circuits]
+        distinct = {id(form): form for parts in chosen for forms in parts.values() for form in forms}
+        products = {key: gram((form,), self.offsets).numpy() for key, form in distinct.items()}
+        return {
+            (circuit, part): cosine(np.add.reduce([products[id(form)] for form in forms]))
+            for circuit in self.circuits
+            for part, forms in factors.circuits[circuit].items()
+        }
+
+    def draw(self, config: ModelConfig, done: Callable[[str], None]) -> Draws:
+        """Measure the null: fresh layers of an architecture, a seed each."""
+        draws: Draws = {}
+        for seed, factors in random_factors(config, range(self.null), fold_norm=self.fold_norm):
+            for key, similarity in self.similarities(factors).items():
+                draws.setdefault(key, []).append(measure(similarity, self.definition))
+            del factors  # one layer's factors in memory at a time
+            done(f"null {seed}")
+        return draws
+
+    def row(self, similarity: np.ndarray, draws: Sequence[Measures]) -> dict[str, Any]:
+        """Return what a table says of one layer, circuit and part."""
+        found = measure(similarity, self.definition)
+        heads = found.n_heads
+        return {
+            **asdict(found),
+            "erank_pct_heads": 100 * found.erank / heads,
+            "erank_centred_pct_heads": 100 * found.erank_centred / heads,
+            "erank_centred_pct_cap": 100 * found.erank_centred / (heads - 1) if heads > 1 else math.nan,
+            "null_mean": _mean([draw.erank for draw in draws]),
+            "null_low": min((draw.erank for draw in draws), default=math.nan),
+            "null_high": max((draw.erank for draw in draws), default=math.nan),
+            "null_centred_mean": _mean([draw.erank_centred for draw in draws]),
+        }
+
+    def describe(self, config: ModelConfig, draws: Draws) -> dict[str, Any]:
+        """Return the settings, the null's draws and the versions, for a record."""
+        return {
+            "config": config.to_dict(),
+            "circuits": list(self.circuits),
+            "offsets": self._describe_offsets(config),
+            "norm_gains_folded": self.fold_norm,
+            "definition": self.definition,
+            "dtype": "float64",
+            "null": self._describe_null(draws),
+            "versions": {"python": platform.python_version(), **{name: version(name) for name in _RECORDED}},
+        }
+
+    def _describe_offsets(self, config: ModelConfig) -> dict[str, Any]:
+        positions = "rotary" if config.rotary is not None else str(config.positions)
+        ends = (None, None) if self.offsets is None else (self.offsets.first, self.offsets.last)
+        text = "none" if self.offsets is None else str(self.offsets)
+        return {"text": text, "first": ends[0], "last": ends[1], "positions": positions}
+
+    def _describe_null(self, draws: Draws) -> dict[str, Any]:
+        def values(name: str) -> dict[str, list[Any]]:
+            return {"/".join(key): [plain(getattr(draw, name)) for draw in drawn] for key, drawn in draws.items()}
+
+        return {
+            "what": "one attention layer of the same architecture at random initialisation, a seed each",
+            "seeds": list(range(self.null)),
+            "reason": None if self.null else "no null was asked for, so the null_* columns are empty",
+            "erank": values("erank"),
+            "erank_centred": values("erank_centred"),
+        }
+
+
+_RECORDED = ("headscope", "torch", "numpy", "scipy", "pandas", "safetensors", "transformers", "transformer-lens")
+
+
+class Steps:
+    """Counts what is done and tells whoever asked."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total, self._progress, self._count = total, progress, 0
+
+    def done(self, what: str) -> None:
+        """Say that one more step is done, and what it was."""
+        self._count += 1
+        if self._progress is not None:
+            self._progress(self._count, self._total, what)
+
+
+def parse_layers(layers: str | Sequence[int] | None, count: int) -> list[int]:
+    """Return the chosen layers, in order and once each.
+
+    Raises
+    ------
+    ValueError
+        If the text is none of ``3``, ``0:4`` (both ends included) and ``0,5,9``, or nothing is chosen.
+    IndexError
+        If a layer does not exist; names the range.
+    """
+    if layers is None:
+        return list(range(count))
+    if isinstance(layers, str):
+        try:
+            wanted: list[int] = []
+            for piece in layers.split(","):
+                first, colon, last = piece.partition(":")
+                low, high = int(first or 0), int(last or count - 1) if colon else int(first)
+                # Cut before it is written out: a slip like 0:9999999999 should be an error, not a list.
+                wanted += range(low, min(high, count) + 1)
+        except ValueError:
+            raise ValueError(f"layers should be like 3, 0:4 or 0,5,9 but got {layers!r}") from None
+    else:
+        wanted = [int(layer) for layer in layers]
+    for layer in wanted:
+        if not 0 <= layer < count:
+            raise IndexError(f"layer {layer} does not exist: this checkpoint has layers 0–{count - 1}")
+    if not wanted:
+        raise ValueError(f"layers {layers!r} choose none of 0–{count - 1}")
+    return sorted(set(wanted))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
