@@ -3,6 +3,8 @@
 The verbs:
 
 - `report`: effective rank of every layer beside its bounds and its null;
+- `over_training`: the same over the saved steps of a training run;
+- `compare`: models that were trained alike, side by side;
 - `load`: a checkpoint as a hooked model, with TransformerLens's interface;
 - `open_checkpoint`, `save`: weights on disk, lazily by layer or whole.
 
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .checkpoints import open_checkpoint, save
     from .checkpoints.opening import load
-    from .diversity import Offsets, Report, report
+    from .diversity import Offsets, Report, Trajectory, over_training, report
     from .errors import CheckpointError, HeadscopeError, TokenizerError
     from .models import (
         FrequencyFactors,
@@ -35,11 +37,12 @@ if TYPE_CHECKING:
         Rotary,
         YarnScaling,
     )
+    from .training import Comparison, compare
 
 _WHERE = {
     ".checkpoints": ("open_checkpoint", "save"),
     ".checkpoints.opening": ("load",),
-    ".diversity": ("Offsets", "Report", "report"),
+    ".diversity": ("Offsets", "Report", "Trajectory", "over_training", "report"),
     ".errors": ("CheckpointError", "HeadscopeError", "TokenizerError"),
     ".models": (
         "FrequencyFactors",
@@ -56,11 +59,13 @@ _WHERE = {
         "Rotary",
         "YarnScaling",
     ),
+    ".training": ("Comparison", "compare"),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
     "CheckpointError",
+    "Comparison",
     "FrequencyFactors",
     "GroupedConfig",
     "HeadscopeError",
@@ -77,9 +82,12 @@ __all__ = [
     "Report",
     "Rotary",
     "TokenizerError",
+    "Trajectory",
     "YarnScaling",
+    "compare",
     "load",
     "open_checkpoint",
+    "over_training",
     "report",
     "save",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from importlib.metadata import version
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,8 +57,14 @@ def _root(
 @app.command()
 def report(
     checkpoint: Annotated[
-        str, typer.Argument(help="Directory (native or Hugging Face) or .gguf file.", metavar="CHECKPOINT")
-    ],
+        str,
+        typer.Argument(
+            help="Directory (native or Hugging Face), .gguf file, a model that ships (headscope models), or a training "
+            "run, which is followed over its saved steps. Default: the LRKV model that ships.",
+            metavar="[CHECKPOINT]",
+            show_default=False,
+        ),
+    ] = "",
     circuit: Annotated[
         CircuitOption, typer.Option(help="qk: where heads look; ov: what they bring.")
     ] = CircuitOption.both,
@@ -84,14 +91,15 @@ def report(
 ) -> None:
     """Effective rank of every layer's heads, beside its bounds and its null."""
     with _mistakes():
-        from .diversity import report as run
+        from .checkpoints.reference import DEFAULT
+        from .checkpoints.runs import is_run
+        from .diversity import over_training, report
 
-        if out is not None:
-            out = out.expanduser()
-            out.mkdir(parents=True, exist_ok=True)  # a place that cannot be written to is better known before the work
+        _claim(out)
+        source = checkpoint or DEFAULT
         with _progress("reading layers") as tick:
-            result = run(
-                checkpoint,
+            result = (over_training if is_run(source) else report)(
+                source,
                 circuit=circuit.value,
                 offsets=offsets,
                 layers=layers,
@@ -100,38 +108,63 @@ def report(
                 fold_norm=fold,
                 progress=tick,
             )
+        _give(result, out, as_json=json)
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Directories of finished training runs.", metavar="DIR...")],
+    offsets: Annotated[str, typer.Option(help="As for report.")] = "0",
+    null: Annotated[int, typer.Option(help="As for report.", min=0)] = 20,
+    out: Annotated[
+        Path | None, typer.Option(help="Save tables (JSON, CSV, parquet) and the picture here.", file_okay=False)
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the JSON and nothing else.")] = False,
+) -> None:
+    """Compare matched models: loss against cache, diversity against null, with intervals over seeds."""
+    with _mistakes():
+        from .training import compare
+
+        _claim(out)
+        with _progress("measuring runs") as tick:
+            result = compare(runs, offsets=offsets, null=null, progress=tick)
+        _give(result, out, as_json=json)
+
+
+@app.command()
+def models(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """List the trained models that ship, one a variant; every verb takes their names."""
+    with _mistakes():
+        from .checkpoints.reference import reference_table
+        from .plots.terminal import shipped_table, show
+        from .results import rows
+
+        table = reference_table()
         if json:
-            sys.stdout.write(result.to_json() + "\n")
-            if out is not None:
-                result.save(out)
-            return
-        _show(result)
-        for path in [] if out is None else result.save(out):
+            sys.stdout.write(dumps(rows(table), indent=1) + "\n")
+        else:
+            show([shipped_table(table)], [])
+
+
+def _claim(out: Path | None) -> None:
+    """Make the directory to save to: a place that cannot be written to is better known before the work."""
+    if out is not None:
+        out.expanduser().mkdir(parents=True, exist_ok=True)
+
+
+def _give(result: Any, out: Path | None, *, as_json: bool) -> None:
+    """Print a result, as JSON or for people, and save it if asked."""
+    if as_json:
+        sys.stdout.write(result.to_json() + "\n")
+    else:
+        from .plots.terminal import show
+
+        show(*result.terminal())
+    for path in [] if out is None else result.save(out):
+        if not as_json:
             typer.echo(f"wrote {path}")
-
-
-def _show(result: Any) -> None:
-    """Print a report's table, what was measured, and what it shows."""
-    from rich.console import Console
-
-    from .plots.terminal import effective_rank_table
-
-    console, table, record = Console(highlight=False), effective_rank_table(result.table), result.record
-    if not console.is_terminal:
-        console = Console(highlight=False, width=100)
-    # No number is ever cut off: a table wider than the terminal wraps there.
-    needed = console.measure(table).maximum
-    wide = console if needed <= console.width else Console(highlight=False, width=needed)
-    wide.print(table)
-    console.print(
-        f"{record['checkpoint']['path']}: {record['config']['attention']['variant'].upper()}, "
-        f"positions {record['offsets']['positions']}, offsets {record['offsets']['text']}, "
-        f"norm gains {'folded' if record['norm_gains_folded'] else 'not folded'}, "
-        f"definition {record['definition']}, null of {len(record['null']['seeds'])} draws",
-        markup=False,
-    )
-    for line in (*record["notes"], *result.summary().splitlines(), *result.reading().splitlines()):
-        console.print(line, markup=False)
 
 
 @app.command()
@@ -181,7 +214,6 @@ def train(
                 preset=preset
                 if rank is None and cache_ratio is None
                 else f"{preset}-r{config.attention.to_dict()['rank']}",
-                matched_in="parameters" if same_parameters else "backbone",
                 resume=resume,
                 progress=lambda done, total, seen: tick(
                     done, total, f"loss {seen['loss']:.3f}, {seen['tokens_per_second']:,.0f} tokens/s"

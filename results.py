@@ -16,6 +16,7 @@ import pandas as pd
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from rich.table import Table
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -57,6 +58,10 @@ class Result(ABC):
     @abstractmethod
     def pictures(self) -> dict[str, Callable[[], Figure]]:
         """Return file name -> what draws it."""
+
+    @abstractmethod
+    def terminal(self) -> tuple[list[Table], list[str]]:
+        """Return what a terminal shows: tables, then lines."""
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return file stem -> table."""

@@ -97,6 +97,8 @@ def save(
         }
         (part / "config.json").write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         part.chmod(0o755)
+        for file in part.iterdir():
+            file.chmod(0o644)  # safetensors writes for its owner alone, and others may be who reads
         if target.exists():
             target.rmdir()
         part.rename(target)

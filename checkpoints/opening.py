@@ -15,6 +15,8 @@ from ..models.hooked import HookedModel
 from . import native
 from .checkpoint import Checkpoint, Layout
 from .families import FAMILIES, gguf_llama
+from .reference import reference_models
+from .runs import saved_steps
 from .store import GGUFStore, SafetensorsStore, read_json
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -26,7 +28,8 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     Parameters
     ----------
     path
-        A directory (native or Hugging Face: ``config.json`` and safetensors; or with one GGUF file), or a GGUF file.
+        A directory (native or Hugging Face: ``config.json`` and safetensors; or with one GGUF file), a GGUF file, or,
+        if there is no file of that name, the name of a model that ships (``"lrkv"``).
 
     Raises
     ------
@@ -36,7 +39,13 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     try:
         place = Path(path).expanduser().resolve(strict=True)
     except FileNotFoundError:
-        raise CheckpointError(f"{path} does not exist (a path is expected; nothing is fetched by name)") from None
+        shipped = reference_models()
+        if str(path) in shipped:
+            return _open_directory(Path(path), shipped[str(path)])
+        raise CheckpointError(
+            f"{path} does not exist, nor does a model of that name ship ({', '.join(shipped) or 'none does'}): "
+            "a path or such a name is expected, and nothing is fetched"
+        ) from None
     except (OSError, RuntimeError, ValueError) as error:  # a loop of symbolic links, a null byte
         raise CheckpointError(f"{path} cannot be opened: {error}") from error
     if not place.is_dir():
@@ -48,6 +57,10 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         return _open_gguf(Path(path), ggufs[0])
     if ggufs:
         raise CheckpointError(f"{path} holds {len(ggufs)} GGUF files: name one of {', '.join(p.name for p in ggufs)}")
+    if steps := saved_steps(place):
+        raise CheckpointError(
+            f"{path} is a training run: name a saved step, such as {steps[max(steps)]}, or follow it with over_training"
+        )
     if not any(place.iterdir()):
         raise CheckpointError(f"{path} is empty")
     raise CheckpointError(f"{path} has no config.json and no GGUF file: expected a checkpoint's directory")

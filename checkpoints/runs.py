@@ -59,6 +59,12 @@ def saved_steps(directory: str | os.PathLike[str]) -> dict[int, Path]:
     return dict(sorted(numbered.items()))
 
 
+def is_run(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a training run and not one checkpoint: it has saved steps and is none itself."""
+    root = Path(path).expanduser()
+    return (root / "run.json").exists() or (bool(saved_steps(root)) and not (root / "config.json").exists())
+
+
 def open_run(directory: str | os.PathLike[str]) -> TrainingRun:
     """Read a training run.
 

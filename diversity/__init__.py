@@ -1,8 +1,20 @@
 """How different the heads of a layer are: inner products of forms, spectra, nulls, and the report over them."""
 
 from .forms import Offsets, gram
+from .over_training import Trajectory, over_training
 from .report import report
 from .result import Report
 from .spectra import Measures, cosine, effective_rank, measure
 
-__all__ = ["Measures", "Offsets", "Report", "cosine", "effective_rank", "gram", "measure", "report"]
+__all__ = [
+    "Measures",
+    "Offsets",
+    "Report",
+    "Trajectory",
+    "cosine",
+    "effective_rank",
+    "gram",
+    "measure",
+    "over_training",
+    "report",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -13,10 +13,12 @@ from scipy.stats import t as student
 
 from ..plots import effective_rank as draw_effective_rank
 from ..plots import head_similarity as draw_head_similarity
+from ..plots.terminal import effective_rank_table
 from ..results import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from rich.table import Table
 
 COLUMNS = (
     "layer",
@@ -97,14 +99,33 @@ class Report(Result):
         """Draw the heads' similarities, one panel a layer."""
         return draw_head_similarity(self.similarity)
 
+    def terminal(self) -> tuple[list[Table], list[str]]:
+        """Return the table, what was measured, and what it shows."""
+        record = self.record
+        measured = (
+            f"{record['checkpoint']['path']}: {record['config']['attention']['variant'].upper()}, "
+            f"{describe_settings(record)}"
+        )
+        lines = [measured, *record["notes"], *self.summary().splitlines(), *self.reading().splitlines()]
+        return [effective_rank_table(self.table)], lines
+
     def pictures(self) -> dict[str, Callable[[], Figure]]:
         """Return the two figures of a report."""
         return {"heatmap.png": self.plot_similarity, "effective-rank.png": self.plot}
 
 
+def describe_settings(record: dict[str, Any]) -> str:
+    """Return in words how something was measured."""
+    return (
+        f"positions {record['offsets']['positions']}, offsets {record['offsets']['text']}, "
+        f"norm gains {'folded' if record['norm_gains_folded'] else 'not folded'}, "
+        f"definition {record['definition']}, null of {len(record['null']['seeds'])} draws"
+    )
+
+
 def _summary_line(table: pd.DataFrame, circuit: str, part: str) -> str:
     rows = pd.DataFrame(table[(table["circuit"] == circuit) & (table["part"] == part)])
-    name = _title(circuit, part)
+    name = block_title(circuit, part)
     erank = rows["erank_pct_heads"].dropna()
     centred = rows[["erank_centred_pct_heads", "erank_centred_pct_cap"]].dropna()
     if not len(erank):
@@ -121,20 +142,20 @@ def _layers(count: int) -> str:
     return f"{count} layer{'' if count == 1 else 's'}"
 
 
-def _title(circuit: str, part: str) -> str:
+def block_title(circuit: str, part: str) -> str:
+    """Name a circuit and part in a sentence."""
     return circuit.upper() if part == "all" else f"{circuit.upper()} {part}"
 
 
 def _reading(table: pd.DataFrame, circuit: str, part: str, draws: np.ndarray) -> str:
     rows = table[(table["circuit"] == circuit) & (table["part"] == part) & table["erank"].notna()]
-    name = _title(circuit, part)
+    name = block_title(circuit, part)
     if rows.empty:
         return f"{name}: no layer could be measured."
-    erank, heads = np.asarray(rows["erank"], dtype=float), np.asarray(rows["n_heads"], dtype=float)
-    gap = erank - draws.mean()
-    told_apart = _differs(heads - erank, heads[0] - draws)
+    gap = np.asarray(rows["erank"], dtype=float) - draws.mean()
+    apart = told_apart(rows, draws)
     count = len(gap)
-    if not told_apart.any():
+    if not apart.any():
         return (
             f"{name}: none of {_layers(count)} can be told from random ones of the same shape (t-test against "
             f"{len(draws)} draws, Bonferroni, 5 %): the numbers show no more than that random queries differ, and are "
@@ -144,14 +165,20 @@ def _reading(table: pd.DataFrame, circuit: str, part: str, draws: np.ndarray) ->
         f"{int(there.sum())} of {_layers(count)} {where} random ones of the same shape, by "
         f"{float(abs(gap[there]).mean()):.2g} heads on average: their heads are {what} alike"
         for there, where, what in (
-            (told_apart & (gap < 0), "below", "more"),
-            (told_apart & (gap > 0), "above", "less"),
+            (apart & (gap < 0), "below", "more"),
+            (apart & (gap > 0), "above", "less"),
         )
         if there.any()
     ]
-    if not told_apart.all():
-        texts.append(f"{int((~told_apart).sum())} not told from them, which is no evidence of specialised heads")
+    if not apart.all():
+        texts.append(f"{int((~apart).sum())} not told from them, which is no evidence of specialised heads")
     return f"{name}: {'; '.join(texts)}."
+
+
+def told_apart(rows: pd.DataFrame, draws: np.ndarray) -> np.ndarray:
+    """Return which rows of one circuit and part, all measured, are no further draw of their null (`_differs`)."""
+    erank, heads = np.asarray(rows["erank"], dtype=float), np.asarray(rows["n_heads"], dtype=float)
+    return _differs(heads - erank, heads[0] - draws)
 
 
 def _differs(short: np.ndarray, draws: np.ndarray) -> np.ndarray:

@@ -64,6 +64,14 @@ class GroupedConfig(PlainHeads):
         """Number of key/value groups."""
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
 
+    def cache_width(self, rank_multiple: int = 1) -> int:
+        """Return a key and a value a group."""
+        return 2 * self.n_groups * self.d_head
+
+    def kv_parameters(self, d_model: int) -> int:
+        """Return one projection for keys and one for values."""
+        return 2 * self.n_groups * self.d_head * d_model
+
 
 @runs(GroupedConfig)
 class GroupedAttention(Attention):

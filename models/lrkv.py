@@ -66,6 +66,14 @@ class LRKVConfig(PlainHeads):
         """Every head has a key of its own once the residual is added."""
         return self.n_heads
 
+    def cache_width(self, rank_multiple: int = 1) -> int:
+        """Return a shared row and a narrow one a head, for keys and again for values."""
+        return 2 * (self.d_head + self.n_heads * -(-self.rank // rank_multiple) * rank_multiple)
+
+    def kv_parameters(self, d_model: int) -> int:
+        """Return the shared base and both factors of each head's residual, for keys and again for values."""
+        return 2 * (d_model * self.d_head + self.n_heads * self.rank * (d_model + self.d_head))
+
 
 class SharedAndPrivate(nn.Module):
     """One side (keys or values): ``x -> x W_S``, ``x U_h`` and ``(x U_h) B_h^T``.

@@ -81,6 +81,16 @@ class MLAConfig(AttentionConfig):
         """Every head has a key of its own once the latent is expanded."""
         return self.n_heads
 
+    def cache_width(self, rank_multiple: int = 1) -> int:
+        """Return the latent and the shared rotary key."""
+        return self.d_latent + self.d_rope
+
+    def kv_parameters(self, d_model: int) -> int:
+        """Return the way down to latent and rotary key, and the way up to each head's content key and value."""
+        return d_model * (self.d_latent + self.d_rope) + self.n_heads * self.d_latent * (
+            self.d_nope + self.d_value_head
+        )
+
     @property
     def d_key(self) -> int:
         """Width of queries and keys: content and rotary columns."""

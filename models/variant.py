@@ -96,6 +96,21 @@ class AttentionConfig(ABC):
     def rotary_width(self) -> int | None:
         """Columns of a key that rotary positions must turn; None: free to choose, up to `d_key`."""
 
+    @abstractmethod
+    def cache_width(self, rank_multiple: int = 1) -> int:
+        """Return the elements that a token leaves in one layer's cache: keys and values, or what they are made from.
+
+        Parameters
+        ----------
+        rank_multiple
+            What ranks are padded to; 1 counts them as they are (logical), 8 as kernels store them (physical). Variants
+            without ranks take no notice.
+        """
+
+    @abstractmethod
+    def kv_parameters(self, d_model: int) -> int:
+        """Return the weights that make one layer's keys and values (biases and norms left out)."""
+
     @property
     def head_to_group(self) -> list[int]:
         """Group of each query head, ``[0, 0, 1, 1]`` for 4 heads in 2 groups."""

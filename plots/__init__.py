@@ -4,7 +4,9 @@ The plots are a leaf: they import nothing else of headscope, build their `matplo
 (nothing is registered with pyplot, no backend is chosen, nothing is shown) and return it.
 """
 
+from .cost import loss_against_cache
 from .effective_rank import effective_rank
+from .over_training import over_training
 from .similarity import head_similarity
 
-__all__ = ["effective_rank", "head_similarity"]
+__all__ = ["effective_rank", "head_similarity", "loss_against_cache", "over_training"]

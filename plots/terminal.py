@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 from rich import box
+from rich.console import Console
 from rich.table import Table
+
+from .style import block_title
+
+WIDTH = 100
+"""Columns where output is no terminal."""
+
+
+def show(tables: Sequence[Table], lines: Sequence[str]) -> None:
+    """Print tables, then lines. No number is ever cut off: a table wider than the terminal wraps there."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH)
+    for table in tables:
+        # Printed apart: a table breaks its own title at the width of its columns.
+        console.print(table.title, style="italic")
+        table.title = None
+        needed = console.measure(table).maximum
+        wide = console if needed <= console.width else Console(highlight=False, width=needed)
+        wide.print(table)
+    for line in lines:
+        console.print(line, markup=False)
 
 
 def effective_rank_table(table: pd.DataFrame) -> Table:
@@ -18,17 +42,8 @@ def effective_rank_table(table: pd.DataFrame) -> Table:
         A report's table: one row per layer, circuit and part.
     """
     heads = "/".join(str(n) for n in sorted(set(table["n_heads"])))
-    title = f"Effective rank of {heads} heads, by layer"
-    shown = Table(
-        title=title,
-        title_justify="left",
-        header_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    for header in ("layer", "circuit", "erank", "% H", "null range", "centred", "% H", "% of H-1", "null"):
-        shown.add_column(header, justify="left" if header == "circuit" else "right", no_wrap=True)
+    headers = ("layer", "circuit", "erank", "% H", "null range", "centred", "% H", "% of H-1", "null")
+    shown = _table(f"Effective rank of {heads} heads, by layer", headers, left=("circuit",))
     if set(table["status"]) - {"ok"}:
         shown.add_column("status", overflow="fold")
     for row in table.to_dict("records"):
@@ -45,6 +60,155 @@ def effective_rank_table(table: pd.DataFrame) -> Table:
         ]
         shown.add_row(*cells, *([str(row["status"])] if len(shown.columns) > len(cells) else []))
     return shown
+
+
+def over_training_table(means: pd.DataFrame, log: pd.DataFrame) -> Table:
+    """Return a row a saved step: loss and induction score, and each circuit's effective rank in % of its two caps.
+
+    Parameters
+    ----------
+    means
+        One row per step, circuit and part: means over layers.
+    log
+        step, validation_loss and induction; may be empty.
+    """
+    blocks = list(dict.fromkeys(zip(means["circuit"], means["part"], strict=True)))
+    titles = [block_title(*block) for block in blocks]
+    headers = ["step", "loss", "induction", *(f"{t} {unit}" for t in titles for unit in ("% H", "centred % H-1"))]
+    shown = _table("Effective rank over training, mean over layers", headers)
+    logged = {row["step"]: row for row in log.to_dict("records")}
+    values = {(row["step"], row["circuit"], row["part"]): row for row in means.to_dict("records")}
+    for step in dict.fromkeys(means["step"]):
+        seen = logged.get(step, {})
+        cells = [
+            str(step),
+            _number(seen.get("validation_loss", math.nan), 3),
+            _number(seen.get("induction", math.nan), 2),
+        ]
+        for block in blocks:
+            row = values[(step, *block)]
+            cells += [_number(row["erank_pct_heads"], 2), _number(row["erank_centred_pct_cap"], 2)]
+        shown.add_row(*cells)
+    return shown
+
+
+def comparison_tables(table: pd.DataFrame, reach: pd.DataFrame) -> list[Table]:
+    """Return for each control: sizes and losses; diversity against the null; steps to the others' final loss.
+
+    Parameters
+    ----------
+    table
+        One row per control and model.
+    reach
+        One row per control, model and baseline.
+    """
+    found = []
+    for control in dict.fromkeys(table["control"]):
+        here = table[table["control"] == control].to_dict("records")
+        name = f"Same {control}"
+        quality = _table(
+            f"{name}: sizes and losses (± half of the 95 % interval over seeds)",
+            ("model", "seeds", "params", "K/V", "cache B/token", "nats/token", "bits/byte", "induction", "minutes"),
+        )
+        diversity = _table(
+            f"{name}: effective rank, mean over layers, last step",
+            ("model", "QK % H", "null", "centred % H-1", "null", "OV % H", "null", "centred % H-1", "null"),
+        )
+        for row in here:
+            quality.add_row(
+                row["model"],
+                str(row["seeds"]),
+                f"{row['parameters']:,}",
+                f"{row['kv_parameters']:,}",
+                _cache(row),
+                _with_interval(row, "loss", 4),
+                _with_interval(row, "bits_per_byte", 4),
+                _with_interval(row, "induction", 2),
+                _number(row["seconds_mean"] / 60, 1),
+            )
+            cells = [
+                cell
+                for circuit in ("qk", "ov")
+                for value, null in (("erank_pct_heads", "null_pct_heads"), ("centred_pct_cap", "null_centred_pct_cap"))
+                for cell in (
+                    _with_interval(row, f"{circuit}_{value}", 2),
+                    _number(row[f"{circuit}_{null}"], 1),
+                )
+            ]
+            diversity.add_row(row["model"], *cells)
+        found += [quality, diversity, _reach_table(name, reach[reach["control"] == control])]
+    return [table for table in found if table.row_count]
+
+
+def _reach_table(name: str, reach: pd.DataFrame) -> Table:
+    baselines = list(dict.fromkeys(reach["baseline"]))
+    shown = _table(f"{name}: step at which the loss that … ends with is reached", ("model", *baselines))
+    rows = {(row["model"], row["baseline"]): row for row in reach.to_dict("records")}
+    for model in dict.fromkeys(reach["model"]):
+        shown.add_row(str(model), *(_reached(rows.get((model, baseline))) for baseline in baselines))
+    return shown
+
+
+def _reached(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    if row["reached"] < row["seeds"] or not row["seeds"]:
+        return f"{row['reached']} of {row['seeds']}"
+    return f"{row['step_mean']:.0f} ({row['saved_pct']:.0f} % saved)"
+
+
+def shipped_table(table: pd.DataFrame) -> Table:
+    """Return a row a model that ships."""
+    headers = (
+        "model",
+        "layers",
+        "heads",
+        "params",
+        "nats/token",
+        "bits/byte",
+        "induction",
+        "seed",
+        "tokens",
+        "minutes",
+    )
+    shown = _table("Models that ship: headscope report NAME", headers)
+    for row in table.to_dict("records"):
+        shown.add_row(
+            row["model"],
+            str(row["n_layers"]),
+            str(row["n_heads"]),
+            f"{row['parameters']:,}",
+            _number(row["loss"], 3),
+            _number(row["bits_per_byte"], 3),
+            _number(row["induction"], 2),
+            str(row["seed"]),
+            f"{row['tokens']:,}",
+            _number(row["seconds"] / 60, 1),
+        )
+    return shown
+
+
+def _table(title: str, headers: Sequence[str], left: Sequence[str] = ("model",)) -> Table:
+    table = Table(
+        title=title,
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for header in headers:
+        table.add_column(header, justify="left" if header in left else "right", no_wrap=True)
+    return table
+
+
+def _cache(row: dict[str, Any]) -> str:
+    logical, physical = row["cache_bytes"], row["cache_bytes_physical"]
+    return f"{logical:,}" if logical == physical else f"{logical:,} ({physical:,})"
+
+
+def _with_interval(row: dict[str, Any], name: str, digits: int) -> str:
+    mean, half = row[f"{name}_mean"], row[f"{name}_high"] - row[f"{name}_mean"]
+    return _number(mean, digits) + ("" if math.isnan(half) else f" ±{half:.{digits}f}")
 
 
 def _number(value: float, digits: int) -> str:

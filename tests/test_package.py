@@ -76,7 +76,7 @@ def test_imports_point_one_way():
     allowed = {
         "plots": {"plots"},
         "kernels": {"kernels"},
-        "training": {"training", "checkpoints", "models", "errors", "results"},
+        "training": {"training", "checkpoints", "diversity", "models", "plots", "errors", "results"},
         "interventions": {"interventions", "models"},
         "models": {"models", "errors"},
         "checkpoints": {"checkpoints", "models", "errors"},

@@ -1,20 +1,25 @@
 """Matched small models of every variant: corpus, presets, runs that resume exactly, and what a trained model can do."""
 
 from ..checkpoints.runs import saved_steps
+from .comparison import Comparison, compare
 from .corpus import Corpus, from_path, standard_library
 from .presets import BACKBONES, PRESETS, build, matched
 from .run import Recipe, TrainingError, train
+from .ship import ship
 
 __all__ = [
     "BACKBONES",
     "PRESETS",
+    "Comparison",
     "Corpus",
     "Recipe",
     "TrainingError",
     "build",
+    "compare",
     "from_path",
     "matched",
     "saved_steps",
+    "ship",
     "standard_library",
     "train",
 ]

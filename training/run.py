@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -81,7 +81,6 @@ class Recipe:
 
 
 LOG_COLUMNS = ("step", "tokens", "seconds", "train_loss", "validation_loss", "induction")
-MatchedIn = Literal["backbone", "parameters"]
 Progress = Callable[[int, int, dict[str, float]], None]
 
 
@@ -92,7 +91,6 @@ def train(
     recipe: Recipe = Recipe(),
     *,
     preset: str = "custom",
-    matched_in: MatchedIn = "backbone",
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Path:
@@ -104,9 +102,8 @@ def train(
         What to train, on what, how.
     directory
         Where the run lives. Must not exist, unless `resume`.
-    preset, matched_in
-        Name of the model, and what it has in common with the others, for the record: the same ``"backbone"``, or as
-        many ``"parameters"``.
+    preset
+        Name of the model, for the record.
     resume
         Go on with the run that the directory holds; it must be the same run.
     progress
@@ -118,7 +115,7 @@ def train(
         If the directory exists (without `resume`), or holds another run or a finished one (with it).
     """
     root = Path(directory)
-    record = _record(config, corpus, recipe, preset, matched_in)
+    record = _record(config, corpus, recipe, preset)
     _claim(root, record, resume)
     torch.set_num_threads(recipe.threads)
     tokenizer = _tokenizer(root, corpus, config.d_vocab)
@@ -157,10 +154,9 @@ def train(
     return final
 
 
-def _record(config: ModelConfig, corpus: Corpus, recipe: Recipe, preset: str, matched_in: MatchedIn) -> dict[str, Any]:
+def _record(config: ModelConfig, corpus: Corpus, recipe: Recipe, preset: str) -> dict[str, Any]:
     return {
         "preset": preset,
-        "matched_in": matched_in,
         "recipe": asdict(recipe),
         "corpus": corpus.describe(),
         "model": config.to_dict(),

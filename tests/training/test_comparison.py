@@ -1,0 +1,191 @@
+"""Comparisons against what the runs hold, counted and computed again by other means."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shutil
+from pathlib import Path
+
+import headscope as hs
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from headscope.cli import app
+from headscope.training import Recipe, TrainingError, build, compare, from_path, matched, saved_steps, train
+from headscope.training.comparison import MEASURED
+from headscope.training.presets import BACKBONES, PRESETS, n_parameters
+from scipy import stats
+from typer.testing import CliRunner
+
+STEPS, SEEDS = 24, (0, 1, 2)
+
+
+def made(root: Path, text: Path, preset: str, seed: int, *, same: bool = False, **changed: int) -> Path:
+    recipe = Recipe(**{"steps": STEPS, "batch_size": 4, "save_every": 12, "validate_every": 4, "seed": seed, **changed})
+    config = matched(preset, "tiny") if same else build(preset, "tiny")
+    place = root / f"{preset}-{'same-' if same else ''}{seed}"
+    train(config, from_path(text), place, recipe, preset=preset)
+    return place
+
+
+@pytest.fixture(scope="module")
+def runs(text, tmp_path_factory) -> dict[str, Path]:
+    """Three seeds of three variants, and MQA once more as large as MHA."""
+    root = tmp_path_factory.mktemp("compared")
+    wanted = [(preset, seed, False) for preset in ("mha", "mqa", "lrkv") for seed in SEEDS]
+    wanted += [("mqa", seed, True) for seed in SEEDS]
+    return {p.name: p for p in (made(root, text, preset, seed, same=same) for preset, seed, same in wanted)}
+
+
+@pytest.fixture(scope="module")
+def compared(runs) -> hs.Comparison:
+    return compare(list(runs.values()), null=3)
+
+
+def cell(table: pd.DataFrame, name: str, **where: object):
+    for column, value in where.items():
+        table = table[table[column] == value]
+    assert len(table) == 1
+    return table[name].iloc[0]
+
+
+def test_means_and_intervals_are_of_what_each_run_measured(compared, runs):
+    results = [json.loads((runs[f"lrkv-{seed}"] / "result.json").read_text()) for seed in SEEDS]
+    losses = [result["test"]["loss"] for result in results]
+    row = {"control": "backbone", "model": "lrkv"}
+    assert cell(compared.table, "loss_mean", **row) == pytest.approx(np.mean(losses))
+    low, high = stats.t.interval(0.95, 2, np.mean(losses), stats.sem(losses))
+    assert (cell(compared.table, "loss_low", **row), cell(compared.table, "loss_high", **row)) == pytest.approx(
+        (low, high)
+    )
+    assert cell(compared.table, "induction_mean", **row) == pytest.approx(
+        np.mean([result["induction"]["best"] for result in results])
+    )
+    report = hs.report(saved_steps(runs["lrkv-1"])[STEPS], null=3).means().set_index("circuit")
+    here = compared.runs[compared.runs["path"] == str(runs["lrkv-1"])].iloc[0]
+    assert here["qk_centred_pct_cap"] == pytest.approx(report.loc["qk", "erank_centred_pct_cap"])
+    assert here["ov_null_pct_heads"] == pytest.approx(100 * report.loc["ov", "null_mean"] / 4)
+    assert {f"{name}_mean" for name in MEASURED} <= set(compared.table.columns)
+
+
+def test_each_control_holds_the_models_that_are_alike_in_it(compared, runs):
+    backbone = compared.table[compared.table["control"] == "backbone"]
+    same = compared.table[compared.table["control"] == "parameters"]
+    assert list(backbone["model"]) == ["mha", "mqa", "lrkv"]
+    assert set(same["model"]) == {"mha", "mqa"}
+    wanted = cell(same, "parameters", model="mha")
+    assert abs(cell(same, "parameters", model="mqa") / wanted - 1) < 0.01
+    assert cell(backbone, "parameters", model="mqa") < 0.99 * wanted
+
+
+def test_differences_are_paired_by_seed(compared, runs):
+    loss = {name: json.loads((path / "result.json").read_text())["test"]["loss"] for name, path in runs.items()}
+    pairs = [loss[f"mha-{seed}"] - loss[f"mqa-{seed}"] for seed in SEEDS]
+    row = {"control": "backbone", "model": "mha", "other": "mqa"}
+    test = stats.ttest_rel([loss[f"mha-{s}"] for s in SEEDS], [loss[f"mqa-{s}"] for s in SEEDS])
+    assert cell(compared.differences, "difference", **row) == pytest.approx(np.mean(pairs))
+    assert cell(compared.differences, "p", **row) == pytest.approx(test.pvalue)
+    assert cell(compared.differences, "p_holm", **row) >= cell(compared.differences, "p", **row)
+    assert "n=3, Holm over 3 pairs" in compared.reading()
+    assert "Holm over 1 pairs" in compared.reading()
+
+
+def test_steps_to_a_baselines_last_loss_by_hand(compared, runs):
+    def curve(name: str) -> list[tuple[int, float]]:
+        with (runs[name] / "log.csv").open(newline="") as handle:
+            return [
+                (int(r["step"]), float(r["validation_loss"])) for r in csv.DictReader(handle) if r["validation_loss"]
+            ]
+
+    steps = []
+    for seed in SEEDS:
+        threshold, here = curve(f"mha-{seed}")[-1][1], curve(f"lrkv-{seed}")
+        fine = np.linspace(here[0][0], here[-1][0], 20001)
+        below = fine[np.interp(fine, *zip(*here, strict=True)) <= threshold]
+        steps.append(below[0] if len(below) else math.nan)
+    row = {"control": "backbone", "model": "lrkv", "baseline": "mha"}
+    assert cell(compared.reach, "reached", **row) == sum(not math.isnan(s) for s in steps)
+    assert cell(compared.reach, "step_mean", **row) == pytest.approx(np.mean(steps), abs=2e-3, nan_ok=True)
+    mine = compared.reach[(compared.reach["model"] == "mqa") & (compared.reach["baseline"] == "mqa")]
+    assert mine.empty
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_sizes_are_what_modules_and_caches_have(preset):
+    """Counted on the model itself: parameters by name, and what a token leaves in the hooks that a cache would keep."""
+    config = build(preset, "tiny")
+    model = hs.HookedModel(config)
+    attention = model.attention(0)
+    names = {"mla": ("kv_down.weight", "k_up.weight", "v_up.weight", "k_rot.weight")}.get(preset, ("k.", "v."))
+    counted = sum(p.numel() for name, p in attention.named_parameters() if name.startswith(names))
+    assert config.attention.kv_parameters(config.d_model) == counted
+    kept = {
+        "mla": ("hook_latent", "hook_k_rot"),
+        "lrkv": ("hook_k_shared", "hook_k_coords", "hook_v_shared", "hook_v_coords"),
+    }.get(preset, ("hook_k", "hook_v"))
+    _, cache = model.run_with_cache(torch.zeros(1, 1, dtype=torch.long))
+    assert config.attention.cache_width() == sum(cache[f"blocks.0.attn.{name}"].numel() for name in kept)
+    rank = getattr(config.attention, "rank", None)
+    padded = config.attention.cache_width(8)
+    assert padded == (2 * (8 + 4 * 8) if rank else config.attention.cache_width())
+    assert n_parameters(config) == sum(p.numel() for p in model.parameters())
+
+
+def test_cache_of_the_reference_models():
+    """Two bytes an element, four layers: 8 heads of 16 are 2,048 bytes a token; half, a quarter, an eighth of it."""
+    found = {name: 2 * 4 * build(name).attention.cache_width() for name in PRESETS}
+    assert found == {"mha": 2048, "gqa": 512, "mqa": 256, "mla": 512, "lrkv": 1024}
+    assert BACKBONES["reference"].n_heads * 2 == 16
+
+
+def test_files_hold_what_is_shown(compared, tmp_path):
+    written = {path.name for path in compared.save(tmp_path)}
+    assert {"compare.json", "compare.csv", "runs.csv", "reach.parquet", "differences.csv"} <= written
+    assert "loss-against-cache.png" in written
+    data = json.loads((tmp_path / "compare.json").read_text())
+    assert len(data["rows"]) == 5
+    assert len(data["runs"]) == 12
+    again = pd.read_parquet(tmp_path / "compare.parquet")
+    assert list(again["loss_mean"]) == list(compared.table["loss_mean"])
+
+
+def test_a_single_seed_has_no_interval_and_judges_nothing(runs):
+    found = compare([runs["mha-0"], runs["mqa-0"]], null=0)
+    assert found.table["loss_low"].isna().all()
+    assert "a single seed says nothing about the spread" in found.reading()
+    assert set(found.table["control"]) == {"backbone"}
+
+
+def test_the_command_prints_tables_of_a_terminals_width(runs):
+    result = CliRunner().invoke(app, ["compare", *map(str, runs.values()), "--null", "2"])
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.output.splitlines())) <= 100
+    for words in ("Same backbone: sizes and losses", "Same parameters: effective rank", "bigram", "seeds' spread"):
+        assert words in result.output
+
+
+def test_what_cannot_be_compared_is_said(runs, text, tmp_path):
+    with pytest.raises(ValueError, match="no run"):
+        compare([])
+    with pytest.raises(hs.CheckpointError, match="does not exist"):
+        compare([tmp_path / "nowhere"])
+    other = made(tmp_path, text, "mha", 0, batch_size=2)
+    with pytest.raises(TrainingError, match=r"not trained alike: recipe batch_size is 2 and 4"):
+        compare([runs["mqa-0"], other], null=0)
+    with pytest.raises(TrainingError, match="another run of mha with seed 0"):
+        compare([runs["mha-0"], runs["mha-0"]], null=0)
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(runs["mha-1"], unfinished)
+    (unfinished / "result.json").unlink()
+    with pytest.raises(TrainingError, match="is not finished"):
+        compare([unfinished], null=0)
+    wide = tmp_path / "wide"
+    shutil.copytree(runs["mqa-1"], wide)
+    record = json.loads((wide / "run.json").read_text())
+    record["model"]["mlp"]["d_mlp"] = 200
+    (wide / "run.json").write_text(json.dumps(record))
+    with pytest.raises(TrainingError, match="in neither control: its MLP is 200 wide, not 64"):
+        compare([runs["mha-1"], wide], null=0)
