@@ -112,6 +112,90 @@ def report(
 
 
 @app.command()
+def ablate(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            help="As for report. Default: the LRKV model that ships.", metavar="[CHECKPOINT]", show_default=False
+        ),
+    ] = "",
+    path: Annotated[
+        str, typer.Option(help="q, k, k_shared, k_private, v, v_shared, v_private, z, result, latent or k_rot.")
+    ] = "k_private",
+    how: Annotated[
+        str, typer.Option(help="shuffle, shuffle-past, shuffle-token, resample, mean, zero or noise.")
+    ] = "shuffle",
+    task: Annotated[
+        str, typer.Option(help="induction, retrieval, next-token, brackets, indentation, or a file of JSON lines.")
+    ] = "induction",
+    layers: Annotated[
+        str | None, typer.Option(help="Layers: 3, 0:4 (both ends included) or 0,5,9. Default: all.")
+    ] = None,
+    heads: Annotated[str, typer.Option(help="each, all (together), or numbers: 0,3.")] = "each",
+    samples: Annotated[int, typer.Option(help="Samples of the task.", min=1)] = 64,
+    seeds: Annotated[int, typer.Option(help="Repeats of what is random in the edit.", min=1)] = 1,
+    seed: Annotated[int, typer.Option(help="Of the samples and of the edit.", min=0)] = 0,
+    rotated: Annotated[
+        bool, typer.Option("--rotated", help="Edit queries or keys as they are after the rotation.")
+    ] = False,
+    text: Annotated[
+        Path | None,
+        typer.Option(help="Text file or folder to make samples from. Default: held-out standard library."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Save tables and the heat map here; a killed sweep goes on from here.", file_okay=False),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the JSON and nothing else.")] = False,
+) -> None:
+    """Disturb one head after another, and measure what changes in a task, beside controls."""
+    with _mistakes():
+        from .checkpoints import load
+        from .checkpoints.reference import DEFAULT
+        from .interventions import ablate
+        from .interventions.tasks import named
+        from .training.corpus import read_documents, standard_library
+
+        _claim(out)
+        source = checkpoint or DEFAULT
+        model = load(source)
+        texts = (
+            standard_library().texts("test")
+            if text is None
+            else [found.text for found in read_documents(text).documents]
+        )
+        work = named(task, model.tokenizer, texts, model.config.n_ctx, samples, seed)
+        with _progress("ablating layers") as tick:
+            result = ablate(
+                model,
+                work,
+                path=path,
+                how=how,
+                rotated=rotated,
+                layers=layers,
+                heads=_heads(heads),
+                seeds=seeds,
+                seed=seed,
+                name=source,
+                out=out,
+                progress=tick,
+            )
+        if result is not None:  # one of several processes prints
+            _give(result, None, as_json=json)
+            for saved in [] if out is None or json else sorted(out.expanduser().iterdir()):
+                typer.echo(f"wrote {saved}")
+
+
+def _heads(text: str) -> str | tuple[int, ...]:
+    if text in ("each", "all"):
+        return text
+    try:
+        return tuple(int(piece) for piece in text.split(","))
+    except ValueError:
+        raise ValueError(f"heads should be each, all or numbers like 0,3 but got {text!r}") from None
+
+
+@app.command()
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Directories of finished training runs.", metavar="DIR...")],
     offsets: Annotated[str, typer.Option(help="As for report.")] = "0",

@@ -2,6 +2,6 @@
 
 from .checkpoint import Checkpoint, Layout, Source
 from .native import save
-from .opening import open_checkpoint
+from .opening import load, open_checkpoint
 
-__all__ = ["Checkpoint", "Layout", "Source", "open_checkpoint", "save"]
+__all__ = ["Checkpoint", "Layout", "Source", "load", "open_checkpoint", "save"]

@@ -14,13 +14,14 @@ import pandas as pd
 
 from ..checkpoints import open_checkpoint
 from ..checkpoints.runs import open_run
+from ..models.layers import parse_layers
 from ..plots import over_training as draw_over_training
 from ..plots.terminal import over_training_table
 from ..results import Result
 from .forms import Offsets
 from .result import COLUMNS as LAYER_COLUMNS
 from .result import block_title, describe_settings, told_apart
-from .settings import Circuit, Progress, Settings, Steps, parse_layers
+from .settings import Circuit, Progress, Settings, Steps
 from .spectra import Definition
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def _reading(circuit: str, part: str, rows: pd.DataFrame, draws: np.ndarray) -> 
     title, measured = block_title(circuit, part), pd.DataFrame(rows.dropna(subset=["erank"]))
     if measured.empty:
         return f"{title}: no layer could be measured."
-    means = measured.groupby("step", as_index=False)["erank"].mean()
+    means = pd.DataFrame(measured.groupby("step")["erank"].mean()).reset_index()
     half = _half_way(means, "erank")
     change = (
         "no change over the run" if half is None else f"half of the change in effective rank is done by step {half}"

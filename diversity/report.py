@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 
 from ..checkpoints import open_checkpoint
+from ..models.layers import parse_layers
 from .forms import Offsets
 from .result import COLUMNS, Report
-from .settings import Circuit, Progress, Reportable, Settings, Steps, parse_layers
+from .settings import Circuit, Progress, Reportable, Settings, Steps
 from .spectra import Definition
 
 

@@ -148,7 +148,7 @@ def block_title(circuit: str, part: str) -> str:
 
 
 def _reading(table: pd.DataFrame, circuit: str, part: str, draws: np.ndarray) -> str:
-    rows = table[(table["circuit"] == circuit) & (table["part"] == part) & table["erank"].notna()]
+    rows = pd.DataFrame(table[(table["circuit"] == circuit) & (table["part"] == part) & table["erank"].notna()])
     name = block_title(circuit, part)
     if rows.empty:
         return f"{name}: no layer could be measured."

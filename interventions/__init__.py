@@ -1,5 +1,22 @@
 """Edits of what a head reads, looks at or brings, as values that leave the model as it was."""
 
-from .edits import PATHS, Edit, Scale, Zero, apply
+from .ablation import Ablation, ablate
+from .applying import apply
+from .edits import Edit, Mean, Noise, Resample, SameNorm, Scale, Shuffle, Swap, Zero
+from .paths import PATHS
 
-__all__ = ["PATHS", "Edit", "Scale", "Zero", "apply"]
+__all__ = [
+    "PATHS",
+    "Ablation",
+    "Edit",
+    "Mean",
+    "Noise",
+    "Resample",
+    "SameNorm",
+    "Scale",
+    "Shuffle",
+    "Swap",
+    "Zero",
+    "ablate",
+    "apply",
+]

@@ -1,40 +1,28 @@
-"""Edits as values: frozen, checked when built, applied for the length of a ``with`` block.
+"""Edits as values: frozen, checked when built; what becomes of a path's tensor.
 
-An edit names a path inside attention, layers, heads (groups, for a grouped model's keys and values) and positions, and
-says what becomes of the tensor there. Applied, it is a hook at that path's hook point; leaving the block removes that
-hook and no other, also when the forward pass raises.
+An edit names a path inside attention, layers, heads (groups, for a grouped model's keys and values) and positions.
+`apply` puts it into a model for the length of a ``with`` block. Random choices depend on the seed and the sample's
+number, not on the batch, the device or the order of calls: the same shuffle meets a private part and the shared one.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
 
-from ..models.hooked import HookedModel
+from .paths import PATHS, check_path
+from .site import Site, derangement, earlier, generator
 
-PATHS: dict[str, int | None] = {
-    "q": 2,
-    "k": 2,
-    "k_shared": None,
-    "k_private": 2,
-    "k_rot": None,
-    "v": 2,
-    "v_shared": None,
-    "v_private": 2,
-    "latent": None,
-    "pattern": 1,
-    "z": 2,
-    "result": 2,
-}
-"""Path -> the head axis of its hook point's tensor; None where all heads share one row a token."""
+Among = Literal["sample", "past", "token"]
+Rows = tuple[tuple[int, ...], ...]
+"""Rows of tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,28 +32,33 @@ class Edit(ABC):
     Parameters
     ----------
     path
-        One of `PATHS`. Keys and queries are edited before their norm and rotation.
+        One of `PATHS`.
     layers
         Layers to edit; None: all.
     heads
-        Heads (for ``k`` and ``v``: groups) to edit; None: all. Shared paths have no heads.
+        Heads (for ``k``, ``v`` and their private parts: groups) to edit; None: all. Shared paths have no heads.
     positions
         Positions (for ``pattern``: query positions) to edit; None: all.
+    rotated
+        Edit queries or keys as they are after the rotation, instead of before their norm and rotation.
 
     Raises
     ------
     ValueError
-        If the path is unknown, or heads are named on a path that all heads share.
+        If the path is unknown or has no rotation, or heads are named on a path that all heads share.
     """
 
     path: str
     layers: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
     positions: tuple[int, ...] | None = None
+    rotated: bool = False
+
+    reference_rows: ClassVar[Rows | None] = None
+    """Rows on which the unedited model's path is needed; a field in edits that need one."""
 
     def __post_init__(self) -> None:
-        if self.path not in PATHS:
-            raise ValueError(f"path should be one of {', '.join(PATHS)} but got {self.path!r}")
+        check_path(self.path, rotated=self.rotated)
         if PATHS[self.path] is None and self.heads is not None:
             raise ValueError(f"path {self.path!r} is shared by all heads: it has no heads {self.heads} of its own")
         for name in ("layers", "heads", "positions"):
@@ -74,38 +67,40 @@ class Edit(ABC):
                 raise ValueError(f"{name} should be a tuple of indices or None but got {value!r}")
 
     @abstractmethod
-    def change(self, tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return the changed tensor, whole; the argument must be left as it is.
+    def change(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:
+        """Return the path's changed tensor, whole; the argument must be left as it is.
 
         Only the chosen heads and positions of what is returned are taken over.
         """
 
-    def __call__(self, tensor: Tensor, hook: HookPoint) -> Tensor:
-        """Return the tensor with the chosen heads and positions changed."""
-        chosen = torch.ones((1,) * tensor.ndim, dtype=torch.bool, device=tensor.device)
-        position_axis = 1 if hook.pos_dim is None else hook.pos_dim
+    def chosen(self, part: Float[Tensor, "*shape"], where: str) -> Tensor:
+        """Return a mask, to be broadcast over `part`, of what the edit takes over; IndexError names the range."""
+        mask = torch.ones((1,) * part.ndim, dtype=torch.bool, device=part.device)
+        position_axis = 2 if self.path == "pattern" else 1
         for what, axis, wanted in (("head", PATHS[self.path], self.heads), ("position", position_axis, self.positions)):
             if axis is not None and wanted is not None:
-                self._check(what, wanted, tensor.shape[axis], hook)
-                line = torch.zeros(tensor.shape[axis], dtype=torch.bool, device=tensor.device)
+                for index in wanted:
+                    if not 0 <= index < part.shape[axis]:
+                        raise IndexError(
+                            f"{what} {index} does not exist at {where}: it has {what}s 0–{part.shape[axis] - 1}"
+                        )
+                line = torch.zeros(part.shape[axis], dtype=torch.bool, device=part.device)
                 line[list(wanted)] = True
-                chosen = chosen & line.view([-1 if a == axis else 1 for a in range(tensor.ndim)])
-        return torch.where(chosen, self.change(tensor), tensor)
+                mask = mask & line.view([-1 if a == axis else 1 for a in range(part.ndim)])
+        return mask
 
-    @staticmethod
-    def _check(what: str, wanted: tuple[int, ...], count: int, hook: HookPoint) -> None:
-        for index in wanted:
-            if not 0 <= index < count:
-                raise IndexError(f"{what} {index} does not exist at {hook.name}: it has {what}s 0–{count - 1}")
+    def edited(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:
+        """Return the tensor with the chosen heads and positions changed."""
+        return torch.where(self.chosen(part, f"{self.path} of layer {site.layer}"), self.change(part, site), part)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Zero(Edit):
-    """Set to zero."""
+    """Set to zero: a stress test rather than an ablation, since no forward pass ever has zeros there."""
 
-    def change(self, tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    def change(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:
         """Return zeros, also where the tensor is not finite."""
-        return torch.zeros_like(tensor)
+        return torch.zeros_like(part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,48 +114,250 @@ class Scale(Edit):
         if not math.isfinite(self.factor):
             raise ValueError(f"factor should be finite but got {self.factor}")
 
-    def change(self, tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return ``factor * tensor``."""
-        return tensor * self.factor
+    def change(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:
+        """Return ``factor * part``."""
+        return part * self.factor
 
 
-@contextmanager
-def apply(model: HookedModel, *edits: Edit) -> Iterator[HookedModel]:
-    """Apply edits to a model for the length of a ``with`` block, in the order given.
+@dataclass(frozen=True, kw_only=True)
+class Seeded(Edit):
+    """What edits with random choices have.
 
-    Raises
-    ------
-    ValueError
-        If the model's variant has no such path; names the variant and, for MQA, says why.
-    IndexError
-        If a layer, head or position does not exist; names the range.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from headscope.interventions import Zero, apply
-    >>> from headscope.models import HookedModel, LRKVConfig, ModelConfig
-    >>> model = HookedModel(ModelConfig(d_model=16, n_layers=1, d_vocab=9, n_ctx=8,
-    ...                                 attention=LRKVConfig(n_heads=2, d_head=8, rank=2)))
-    >>> with apply(model, Zero(path="k_private", layers=(0,), heads=(1,))):
-    ...     logits = model(torch.tensor([[1, 2, 3]]))
+    Parameters
+    ----------
+    seed
+        Of the choices.
     """
-    with ExitStack() as stack:
-        for edit in edits:
-            names = _points(model, edit)
-            stack.enter_context(model.hooks(fwd_hooks=[(name, edit) for name in names]))
-        yield model
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise ValueError(f"seed should be an integer >= 0 but got {self.seed!r}")
 
 
-def _points(model: HookedModel, edit: Edit) -> list[str]:
-    layers = range(model.config.n_layers) if edit.layers is None else edit.layers
-    names = []
-    for layer in layers:
-        model.attention(layer)
-        name = f"blocks.{layer}.attn.hook_{edit.path}"
-        if name not in model.hook_dict:
-            variant = model.config.attention.variant
-            why = ": its heads share one key and one value, so none has a part of its own" if variant == "mqa" else ""
-            raise ValueError(f"{variant} has no path {edit.path!r}{why}")
-        names.append(name)
-    return names
+@dataclass(frozen=True, kw_only=True)
+class Shuffle(Seeded):
+    """Give each position another position's row of the same sample; all heads and layers by the same plan.
+
+    Parameters
+    ----------
+    among
+        ``"sample"``: a derangement of all positions (no row stays), which lets rows of the future into the past;
+        ``"past"``: each position takes a random earlier one's row, so that nothing comes from the future (the first
+        position keeps its own); ``"token"``: from an earlier position that holds the same token, or its own if there is
+        none. Pads stay where they are.
+    """
+
+    among: Among = "sample"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.among not in get_args(Among):
+            raise ValueError(f"among should be one of {', '.join(get_args(Among))} but got {self.among!r}")
+        if self.path == "pattern":
+            raise ValueError("path 'pattern' is not shuffled: a row of it belongs to its query position's past")
+
+    def change(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:
+        """Return rows in their new places."""
+        source = torch.arange(part.shape[1]).expand(part.shape[0], -1).clone()
+        for row in range(part.shape[0]):
+            places = site.row_positions(row)
+            source[row, places] = torch.from_numpy(places[self._plan(row, places, site)])
+        index = source.to(part.device).view(*source.shape, *(1,) * (part.ndim - 2)).expand_as(part)
+        return part.gather(1, index)
+
+    def _plan(self, row: int, places: np.ndarray, site: Site) -> np.ndarray:
+        rng = generator(self.seed, site.samples[row])
+        if self.among == "sample":
+            return derangement(len(places), rng)
+        if self.among == "past":
+            return earlier([0] * len(places), rng)
+        if site.tokens is None:
+            raise ValueError("a shuffle among equal tokens needs the tokens: run the model on tokens")
+        return earlier(site.tokens[row].cpu().numpy()[places].tolist(), rng)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resample(Seeded):
+    """Give each row what the same position held in another sample.
+
+    Parameters
+    ----------
+    donors
+        Rows of tokens that the unedited model is run on; each sample draws one of them that is at least as long and is
+        not itself. None: the other samples of the batch, by a derangement of it (then the batch decides).
+    """
+
+    donors: Rows | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.donors is not None and not self.donors:
+            raise ValueError("donors should hold at least one row of tokens, or be None")
+        if self.path == "pattern":
+            raise ValueError("path 'pattern' is not resampled: rows of other lengths do not fit")
+
+    @property
+    def reference_rows(self) -> Rows | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The donors."""
+        return self.donors
+
+    def change(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:
+        """Return the donors' rows at the same positions, counted from each sample's first token."""
+        pool, valid = (part, site.valid) if self.donors is None else _reference(site)
+        lengths = valid.sum(1).cpu().numpy()
+        order = derangement(len(part), generator(self.seed)) if self.donors is None else None
+        if order is not None and len(part) < 2:
+            raise ValueError("resampling within the batch needs at least two samples in it: give donors")
+        new = part.clone()
+        for row in range(part.shape[0]):
+            places = site.row_positions(row)
+            donor = int(order[row]) if order is not None else self._draw(row, len(places), lengths, site)
+            taken = torch.nonzero(valid[donor])[:, 0][: len(places)]
+            if len(taken) < len(places):
+                raise ValueError(
+                    f"sample {site.samples[row]} has {len(places)} tokens but its donor only {len(taken)}: "
+                    "batches of one length, or donors at least as long, are needed"
+                )
+            new[row, places] = pool[donor, taken.to(pool.device)].to(part.device, part.dtype)
+        return new
+
+    def _draw(self, row: int, length: int, lengths: np.ndarray, site: Site) -> int:
+        own = None if site.tokens is None else tuple(site.tokens[row, site.row_positions(row)].tolist())
+        fit = [i for i, n in enumerate(lengths) if n >= length and (self.donors or ())[i][:length] != own]
+        if not fit:
+            raise ValueError(f"no donor has the {length} tokens of sample {site.samples[row]} (and is another)")
+        return fit[generator(self.seed, site.samples[row]).integers(len(fit))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean(Edit):
+    """Set every row to the mean over a reference set, each head (or group) its own.
+
+    Parameters
+    ----------
+    reference
+        Rows of tokens that the unedited model is run on; the mean is over all their positions.
+    """
+
+    reference: Rows
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.reference or not all(self.reference):
+            raise ValueError("reference should hold rows of at least one token each")
+        if self.path == "pattern":
+            raise ValueError("path 'pattern' has no mean: its rows are as long as their past")
+
+    @property
+    def reference_rows(self) -> Rows:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The reference set."""
+        return self.reference
+
+    def change(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:
+        """Return the mean everywhere."""
+        held, valid = _reference(site)
+        mean = held[valid].mean(0).to(part.device, part.dtype)
+        return mean.expand_as(part).clone()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swap(Edit):
+    """Give a head another head's rows.
+
+    Parameters
+    ----------
+    other
+        The head (or group) whose rows are taken.
+    """
+
+    other: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if PATHS[self.path] is None:
+            raise ValueError(f"path {self.path!r} is shared by all heads: there is no other to swap with")
+
+    def change(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:
+        """Return the other head's rows for all heads."""
+        axis = PATHS[self.path] or 0
+        if not 0 <= self.other < part.shape[axis]:
+            raise IndexError(f"head {self.other} does not exist: {self.path!r} has heads 0–{part.shape[axis] - 1}")
+        return part.select(axis, self.other).unsqueeze(axis).expand_as(part).clone()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise(Seeded):
+    """Add a random direction whose norm is `factor` times the row's own.
+
+    Parameters
+    ----------
+    factor
+        Norm of what is added, in norms of the row.
+    """
+
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (math.isfinite(self.factor) and self.factor > 0):
+            raise ValueError(f"factor should be finite and > 0 but got {self.factor}")
+        if self.path == "pattern":
+            raise ValueError("path 'pattern' takes no noise: it would no longer be a distribution")
+
+    def change(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:
+        """Return the rows with the noise added."""
+        norm = part.norm(dim=-1, keepdim=True)
+        return part + self.factor * norm * random_directions(part, site, self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SameNorm(Seeded):
+    """The control of another edit: move each row as far as that edit does, but in a random direction.
+
+    Parameters
+    ----------
+    of
+        The edit; path, layers, heads, positions and `rotated` are its own.
+    """
+
+    path: str = ""
+    of: Edit
+
+    def __post_init__(self) -> None:
+        for name in ("path", "layers", "heads", "positions", "rotated"):
+            object.__setattr__(self, name, getattr(self.of, name))
+        super().__post_init__()
+        if self.path == "pattern":
+            raise ValueError("path 'pattern' has no control of the same norm: it would no longer be a distribution")
+
+    @property
+    def reference_rows(self) -> Rows | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What the other edit needs."""
+        return self.of.reference_rows
+
+    def change(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:
+        """Return rows as far away as the other edit moves them."""
+        distance = (self.of.change(part, site) - part).norm(dim=-1, keepdim=True)
+        return part + distance * random_directions(part, site, self.seed)
+
+
+def random_directions(
+    part: Float[Tensor, "batch pos *rest"], site: Site, seed: int
+) -> Float[Tensor, "batch pos *rest"]:
+    """Return a random unit vector for every row: by seed, sample, layer and place in the sample."""
+    found = torch.zeros(part.shape, dtype=torch.float64)
+    for row in range(part.shape[0]):
+        places = site.row_positions(row)
+        drawn = generator(seed, site.samples[row], site.layer).standard_normal((len(places), *part.shape[2:]))
+        found[row, places] = torch.from_numpy(drawn)
+    found = found / found.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+    return found.to(part.device, part.dtype)
+
+
+def _reference(site: Site) -> tuple[Tensor, Tensor]:
+    if site.reference is None:
+        raise ValueError("this edit needs the path's tensor on its reference rows: use apply, which measures it")
+    return site.reference

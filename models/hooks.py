@@ -109,7 +109,7 @@ class HookedRoot(HookedRootModule):
             self.context_level -= 1
             if reset_hooks_end:
                 for point, handle in added:
-                    _remove(point, handle)
+                    remove_hook(point, handle)
             if clear_contexts:
                 self.clear_contexts()
 
@@ -226,7 +226,7 @@ class HookedRoot(HookedRootModule):
         return output, ActivationCache(store, self, has_batch_dim=not remove_batch_dim)  # pyright: ignore[reportArgumentType]
 
 
-def _remove(point: HookPoint, handle: LensHandle) -> None:
+def remove_hook(point: HookPoint, handle: LensHandle) -> None:
     """Remove one hook, whether or not something else removed it meanwhile."""
     handle.hook.remove()
     point.fwd_hooks = [kept for kept in point.fwd_hooks if kept is not handle]

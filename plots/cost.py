@@ -191,7 +191,8 @@ def _looks(models: Iterable[str]) -> dict[str, Look]:
 
 
 def _by_control(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    return {control: rows[rows["control"] == control] for control in CONTROLS if (rows["control"] == control).any()}
+    panels = {control: pd.DataFrame(rows[rows["control"] == control]) for control in CONTROLS}
+    return {control: here for control, here in panels.items() if len(here)}
 
 
 def _points(rows: pd.DataFrame) -> list[_Point]:

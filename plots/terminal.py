@@ -104,7 +104,7 @@ def comparison_tables(table: pd.DataFrame, reach: pd.DataFrame) -> list[Table]:
     """
     found = []
     for control in dict.fromkeys(table["control"]):
-        here = table[table["control"] == control].to_dict("records")
+        here = pd.DataFrame(table[table["control"] == control]).to_dict("records")
         name = f"Same {control}"
         quality = _table(
             f"{name}: sizes and losses (± half of the 95 % interval over seeds)",
@@ -136,7 +136,7 @@ def comparison_tables(table: pd.DataFrame, reach: pd.DataFrame) -> list[Table]:
                 )
             ]
             diversity.add_row(row["model"], *cells)
-        found += [quality, diversity, _reach_table(name, reach[reach["control"] == control])]
+        found += [quality, diversity, _reach_table(name, pd.DataFrame(reach[reach["control"] == control]))]
     return [table for table in found if table.row_count]
 
 
@@ -155,6 +155,34 @@ def _reached(row: dict[str, Any] | None) -> str:
     if row["reached"] < row["seeds"] or not row["seeds"]:
         return f"{row['reached']} of {row['seeds']}"
     return f"{row['step_mean']:.0f} ({row['saved_pct']:.0f} % saved)"
+
+
+def ablation_table(table: pd.DataFrame) -> Table:
+    """Return a row a cell: effect with interval, p and q, and both controls.
+
+    Parameters
+    ----------
+    table
+        An ablation's table; effects in nats.
+    """
+    headers = ("layer", "head", "effect", "95 % interval", "p", "q", "random", "beyond q", "shared", "accuracy", "")
+    shown = _table("Effect on the score (nats; below zero: the edit hurts)", headers)
+    for row in table.to_dict("records"):
+        low, high = row["low"], row["high"]
+        shown.add_row(
+            str(row["layer"]),
+            "all" if row["head"] == -1 else str(row["head"]),
+            _signed(row["effect"]),
+            "–" if math.isnan(low) else f"{low:+.3f} … {high:+.3f}",
+            _number(row["p"], 4),
+            _number(row["q"], 4),
+            _signed(row["random_effect"]),
+            _number(row["beyond_q"], 4),
+            _signed(row["shared_effect"]),
+            f"{100 * row['accuracy']:.1f} %",
+            "*" if row["significant"] else "",
+        )
+    return shown
 
 
 def shipped_table(table: pd.DataFrame) -> Table:
@@ -213,6 +241,10 @@ def _with_interval(row: dict[str, Any], name: str, digits: int) -> str:
 
 def _number(value: float, digits: int) -> str:
     return "–" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _signed(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:+.3f}"
 
 
 def _range(low: float, high: float) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jaxtyping
 import pytest
+import torch
 from beartype import BeartypeConf, beartype
 
 ROOT = Path(__file__).parents[1]
@@ -17,6 +18,8 @@ ROOT = Path(__file__).parents[1]
 _checker = types.ModuleType("_headscope_type_checker")
 _checker.check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # type: ignore[attr-defined]
 sys.modules[_checker.__name__] = _checker
+torch.set_num_threads(1)  # the tests' tensors are tiny: more threads cost more than they bring
+
 jaxtyping.install_import_hook("headscope", f"{_checker.__name__}.check")
 
 

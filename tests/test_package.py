@@ -77,7 +77,7 @@ def test_imports_point_one_way():
         "plots": {"plots"},
         "kernels": {"kernels"},
         "training": {"training", "checkpoints", "diversity", "models", "plots", "errors", "results"},
-        "interventions": {"interventions", "models"},
+        "interventions": {"interventions", "checkpoints", "models", "plots", "errors", "results"},
         "models": {"models", "errors"},
         "checkpoints": {"checkpoints", "models", "errors"},
         "diversity": {"diversity", "checkpoints", "models", "plots", "errors", "results"},

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pandas as pd
 
@@ -98,7 +98,7 @@ class Comparison(Result):
         return "\n".join(lines) or "One model: there is nothing to compare."
 
     def _differences(self, control: str) -> list[str]:
-        found = self.differences[self.differences["control"] == control].to_dict("records")
+        found = pd.DataFrame(self.differences[self.differences["control"] == control]).to_dict("records")
         if not found:
             return []
         known = [row for row in found if not math.isnan(row["p"])]
@@ -291,7 +291,8 @@ def _measure(run: TrainingRun, offsets: Any, null: int) -> dict[str, Any]:
 
 def _assign_controls(table: pd.DataFrame) -> pd.DataFrame:
     """Say of each run in which controls it stands, in columns ``in_backbone`` and ``in_parameters``."""
-    baseline = table[table["model"] == "mha"] if (table["model"] == "mha").any() else table.iloc[:1]
+    mha = pd.DataFrame(table[table["model"] == "mha"])
+    baseline = table.iloc[:1] if mha.empty else mha
     width = baseline["d_mlp"].min()
     wanted = baseline.loc[baseline["d_mlp"] == width, "parameters"].iloc[0]
     off = (table["parameters"] / wanted - 1).abs()
@@ -303,7 +304,7 @@ def _assign_controls(table: pd.DataFrame) -> pd.DataFrame:
                 f"{row['path']} is in neither control: its MLP is {row['d_mlp']} wide, not {width}, and its "
                 f"{row['parameters']:,} parameters are {100 * share:.1f} % off the baseline's {wanted:,}"
             )
-    twice = table[table.duplicated(["model", "d_mlp", "seed"])]
+    twice = pd.DataFrame(table[table.duplicated(["model", "d_mlp", "seed"])])
     if len(twice):
         row = twice.iloc[0]
         raise TrainingError(f"{row['path']} is another run of {row['model']} with seed {row['seed']}: give each once")
@@ -316,14 +317,15 @@ def _by_control(table: pd.DataFrame) -> pd.DataFrame:
     A control in which one model stands alone compares nothing, and is left out but for the backbone's.
     """
     parts = {control: table[table[f"in_{control}"]].assign(control=control) for control in CONTROLS}
-    if parts["parameters"]["model"].nunique() < 2:
+    if len(set(parts["parameters"]["model"])) < 2:
         del parts["parameters"]
     return pd.concat(parts.values(), ignore_index=True)
 
 
 def _group(by_control: pd.DataFrame) -> pd.DataFrame:
     found = []
-    for (control, model), runs in by_control.groupby(["control", "model"], sort=False):
+    for key, runs in by_control.groupby(["control", "model"], sort=False):
+        control, model = cast(tuple[str, str], key)
         first = runs.iloc[0]
         row: dict[str, Any] = {"control": control, "model": model, "seeds": len(runs)}
         row |= {name: int(first[name]) for name in SIZES}

@@ -55,6 +55,11 @@ class Corpus:
             digest.update(document.text.encode())
         return digest.hexdigest()
 
+    @property
+    def all_texts(self) -> list[str]:
+        """Every document, whatever its split."""
+        return [document.text for document in self.documents]
+
     def texts(self, split: str) -> list[str]:
         """Return a split's documents.
 
@@ -101,20 +106,38 @@ def from_path(path: str | os.PathLike[str]) -> Corpus:
     HeadscopeError
         If there is nothing to read, or a split would be empty.
     """
+    corpus = read_documents(path)
+    for split in SPLITS:
+        if not any(corpus.texts(split)):
+            raise HeadscopeError(f"{path}: too few files for a {split} split ({len(corpus.documents)} found)")
+    return corpus
+
+
+def read_documents(path: str | os.PathLike[str]) -> Corpus:
+    """Return the same without asking that every split has something.
+
+    Raises
+    ------
+    HeadscopeError
+        If there is nothing to read.
+    """
     place = Path(path)
     if place.is_file():
-        pieces = _pieces(place.read_text(encoding="utf-8"), 1 << 14)
-        documents = tuple(Document(f"{place.name}:{i}", f"{i}", piece) for i, piece in enumerate(pieces))
+        try:
+            text = place.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise HeadscopeError(f"{path} is no UTF-8 text: {error}") from error
+        documents = tuple(
+            Document(f"{place.name}:{i}", f"{i}", piece) for i, piece in enumerate(_pieces(text, 1 << 14))
+        )
     elif place.is_dir():
         files = (p for p in place.rglob("*") if p.suffix in _SUFFIXES)
         documents = tuple(_read(place, files))
     else:
         raise HeadscopeError(f"{path} does not exist: expected a text file or a folder of them")
-    corpus = Corpus(str(path), documents)
-    for split in SPLITS:
-        if not any(corpus.texts(split)):
-            raise HeadscopeError(f"{path}: too few files for a {split} split ({len(documents)} found)")
-    return corpus
+    if not documents:
+        raise HeadscopeError(f"{path} holds no text")
+    return Corpus(str(path), documents)
 
 
 def _read(root: Path, files: Iterable[Path]) -> Iterable[Document]:

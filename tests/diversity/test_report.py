@@ -15,9 +15,9 @@ import torch
 from headscope.diversity import cosine, gram, measure
 from headscope.diversity.null import random_factors
 from headscope.diversity.result import COLUMNS, _differs
-from headscope.diversity.settings import parse_layers
 from headscope.models import GroupedConfig, LRKVConfig, MLAConfig, Rotary
 from headscope.models.attention import build_attention
+from headscope.models.layers import parse_layers
 
 
 def _number(text: str) -> float | str:

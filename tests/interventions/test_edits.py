@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import headscope as hs
 import pytest
 import torch
-from headscope.interventions import PATHS, Scale, Zero, apply
+from headscope.interventions import PATHS, Mean, Noise, Resample, SameNorm, Scale, Shuffle, Swap, Zero, apply
+from headscope.interventions.paths import view
+from headscope.interventions.site import Site
 from headscope.models import GroupedConfig, HookedModel, LRKVConfig, MLAConfig, ModelConfig, Rotary
+from headscope.training import build
+from headscope.training.tokens import train_tokenizer
 
 ATTENTION = {
     "mha": GroupedConfig(n_heads=4, d_head=6),
@@ -17,13 +24,17 @@ ATTENTION = {
 TOKENS = torch.tensor([[1, 5, 2, 5, 3, 1, 0], [4, 4, 6, 1, 2, 2, 5]])
 
 
-@pytest.fixture(params=ATTENTION)
-def model(request) -> HookedModel:
+def built(name: str) -> HookedModel:
     torch.manual_seed(0)
     config = ModelConfig(
-        d_model=16, n_layers=2, d_vocab=7, n_ctx=16, attention=ATTENTION[request.param], positions=Rotary(base=100.0)
+        d_model=16, n_layers=2, d_vocab=7, n_ctx=16, attention=ATTENTION[name], positions=Rotary(base=100.0)
     )
     return HookedModel(config).double().eval()
+
+
+@pytest.fixture(params=ATTENTION)
+def model(request) -> HookedModel:
+    return built(request.param)
 
 
 def paths_of(model: HookedModel) -> list[str]:
@@ -79,16 +90,6 @@ def test_an_only_group_moves_every_query_head():
     assert (moved > 1e-3).all()
 
 
-def test_without_private_parts_mqa_says_why(model):
-    if model.config.attention.variant == "lrkv":
-        return
-    with (
-        pytest.raises(ValueError, match=f"{model.config.attention.variant} has no path 'k_private'"),
-        apply(model, Zero(path="k_private")),
-    ):
-        pass
-
-
 @torch.no_grad()
 def test_silencing_all_private_parts_leaves_mqa(model):
     """LRKV without its residuals is the MQA model of its shared projections."""
@@ -140,8 +141,17 @@ def test_edits_compose_in_order(model):
         (lambda: Zero(path="keys"), "path should be one of"),
         (lambda: Zero(path="k_shared", heads=(1,)), "shared by all heads"),
         (lambda: Scale(path="z", factor=float("nan")), "factor should be finite"),
+        (lambda: Shuffle(path="k", among="batch"), "among should be one of sample, past, token"),
+        (lambda: Shuffle(path="k", seed=-1), "seed should be an integer >= 0"),
+        (lambda: Resample(path="k", donors=()), "at least one row"),
+        (lambda: Mean(path="k", reference=((),)), "at least one token"),
+        (lambda: Swap(path="k_shared", other=1), "no other to swap with"),
+        (lambda: Noise(path="k", factor=0.0), "factor should be finite and > 0"),
+        (lambda: Noise(path="pattern"), "no longer be a distribution"),
+        (lambda: Shuffle(path="pattern"), "belongs to its query position"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_impossible_edits_are_refused_when_built(build, words):
     with pytest.raises(ValueError, match=words):
         build()
@@ -149,4 +159,306 @@ def test_impossible_edits_are_refused_when_built(build, words):
 
 def test_a_missing_layer_is_named(model):
     with pytest.raises(IndexError, match="layers 0–1"), apply(model, Zero(path="z", layers=(2,))):
+        pass
+
+
+# -- parts of keys and values -----------------------------------------------------------------------------------------
+
+
+def site_of(tokens: torch.Tensor, layer: int = 0) -> Site:
+    valid = torch.ones_like(tokens, dtype=torch.bool)
+    positions = torch.arange(tokens.shape[1]).expand_as(tokens)
+    return Site(layer, tuple(range(len(tokens))), valid, positions, tokens)
+
+
+SPLIT = [
+    (name, path)
+    for name in ("mha", "gqa", "mla", "lrkv")
+    for path in ("k_private", "k_shared", "v_private", "v_shared")
+]
+
+
+@pytest.mark.parametrize(("name", "path"), SPLIT)
+def test_a_part_that_is_read_and_written_back_changes_nothing(name, path):
+    model = built(name)
+    _, cache = model.run_with_cache(TOKENS)
+    for rotated in (False, True) if path[0] == "k" and name != "mla" else (False,):
+        found = view(model, path, 1, rotated=rotated)
+        tensor, site = cache[found.hook], site_of(TOKENS, 1)
+        part = found.read(tensor, site)
+        torch.testing.assert_close(found.write(tensor, part, site), tensor)
+        # What is written is what is read again.
+        new = part + (torch.randn_like(part) if "shared" in path or name == "lrkv" else deviation(part))
+        torch.testing.assert_close(found.read(found.write(tensor, new, site), site), new)
+
+
+def deviation(part: torch.Tensor) -> torch.Tensor:
+    """Random private parts: without a mean, as those of a split by the mean are."""
+    noise = torch.randn_like(part)
+    return noise - noise.mean(2, keepdim=True)
+
+
+@pytest.mark.parametrize("name", ["mha", "gqa"])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        Swap(path="k_private", other=1),
+        Swap(path="v_private", other=0),
+        Shuffle(path="k_private", heads=(1,)),
+        Zero(path="v_shared"),
+        Zero(path="k_private", heads=(0,)),
+    ],
+    ids=lambda e: f"{type(e).__name__}-{e.path}",
+)
+@torch.no_grad()
+def test_the_basis_that_heads_use_inside_does_not_matter(name, edit):
+    """The same function in other bases (values and outputs, keys and queries turned together) has the same parts."""
+    model = built(name)
+    edit = dataclasses.replace(edit, layers=(0,))
+    with apply(model, edit):
+        expected = model(TOKENS)
+    clean = model(TOKENS)
+    turn_bases(model)
+    torch.testing.assert_close(model(TOKENS), clean)
+    with apply(model, edit):
+        torch.testing.assert_close(model(TOKENS), expected, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(clean, expected)
+
+
+def turn_bases(model: HookedModel) -> None:
+    """Turn every group's values by an orthogonal matrix, every plane of its keys by an angle, and undo it outside."""
+    generator = torch.Generator().manual_seed(5)
+    for layer in range(model.config.n_layers):
+        attention = model.attention(layer)
+        width, groups = attention.config.d_head, attention.config.n_groups
+        members = torch.tensor(attention.head_to_group)
+        values = torch.linalg.qr(torch.randn(groups, width, width, generator=generator, dtype=torch.float64))[0]
+        angle = 0.4 * torch.randn(groups, width // 2, generator=generator, dtype=torch.float64)
+        keys = torch.diag_embed(torch.cat((angle.cos(), angle.cos()), 1))
+        half = torch.arange(width // 2)
+        keys[:, half, half + width // 2], keys[:, half + width // 2, half] = angle.sin(), -angle.sin()
+        for linear, turn in ((attention.v, values), (attention.k, keys), (attention.q, keys[members])):
+            weight = linear.weight.view(-1, width, linear.weight.shape[1])
+            linear.weight.copy_((turn.transpose(1, 2) @ weight).flatten(0, 1))
+        out = attention.o.weight.T.unflatten(0, (-1, width))
+        attention.o.weight.copy_((values[members].transpose(1, 2) @ out).flatten(0, 1).T)
+
+
+@torch.no_grad()
+def test_rows_moved_after_the_rotation_take_their_position_along():
+    """LRKV's private keys by hand: rotate, move, and put beside the shared key's own rotation."""
+    model = built("lrkv")
+    edit = Shuffle(path="k_private", layers=(0,), seed=3, rotated=True)
+    with apply(model, edit):
+        _, edited = model.run_with_cache(TOKENS)
+    _, cache = model.run_with_cache(TOKENS)
+    attention, site = model.attention(0), site_of(TOKENS)
+    turned = attention._rotate(cache["blocks.0.attn.hook_k_private"], site.positions, attention.rotary)
+    moved = edit.change(turned, site)
+    assert not torch.equal(moved, turned)
+    shared = attention._rotate(cache["blocks.0.attn.hook_k_shared"][:, :, None], site.positions, attention.rotary)
+    torch.testing.assert_close(edited["blocks.0.attn.hook_rot_k"], shared + moved)
+
+
+def test_mqa_and_missing_paths_say_why():
+    for path in ("k_private", "v_shared"):
+        with pytest.raises(ValueError, match="share one key and one value, so none has a part of its own"):
+            view(built("mqa"), path, 0)
+    with pytest.raises(ValueError, match="mha has no path 'latent'"):
+        view(built("mha"), "latent", 0)
+    with pytest.raises(ValueError, match="'v' has no rotation"):
+        Zero(path="v", rotated=True)
+    with pytest.raises(ValueError, match="content without positions"):
+        view(built("mla"), "k_private", 0, rotated=True)
+
+
+# -- what each edit does ----------------------------------------------------------------------------------------------
+
+
+def rows_of(part: torch.Tensor) -> list[tuple[float, ...]]:
+    return [tuple(row.flatten().tolist()) for row in part]
+
+
+def test_a_shuffle_leaves_no_row_in_its_place_and_loses_none():
+    part = torch.randn(2, 7, 4, 3)
+    new = Shuffle(path="k", seed=1).change(part, site_of(TOKENS))
+    for row in range(2):
+        assert sorted(rows_of(new[row])) == sorted(rows_of(part[row]))
+        assert all(a != b for a, b in zip(rows_of(new[row]), rows_of(part[row]), strict=True))
+    assert not torch.equal(Shuffle(path="k", seed=2).change(part, site_of(TOKENS)), new)
+
+
+def test_a_causal_shuffle_takes_from_the_past_or_from_equal_tokens():
+    part = torch.randn(2, 7, 4, 3)
+    past = Shuffle(path="k", among="past").change(part, site_of(TOKENS))
+    token = Shuffle(path="k", among="token").change(part, site_of(TOKENS))
+    for row in range(2):
+        was = rows_of(part[row])
+        for place in range(7):
+            source = was.index(rows_of(past[row])[place])
+            assert source < place or place == source == 0
+            same = was.index(rows_of(token[row])[place])
+            earlier = [p for p in range(place) if TOKENS[row, p] == TOKENS[row, place]]
+            assert same in (earlier or [place])
+    with pytest.raises(ValueError, match="needs the tokens"):
+        Shuffle(path="k", among="token").change(part, dataclasses.replace(site_of(TOKENS), tokens=None))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [Shuffle(path="v", seed=4), Noise(path="v", seed=4), Shuffle(path="k", among="past")],
+    ids=lambda e: type(e).__name__,
+)
+@torch.no_grad()
+def test_choices_depend_on_the_sample_and_not_on_its_batch_or_pads(edit):
+    model = built("gqa")
+    with apply(model, edit, samples=(8, 3)):
+        together = model(TOKENS)
+    with apply(model, edit, samples=(3,)):
+        alone = model(TOKENS[1:])
+    torch.testing.assert_close(alone[0], together[1])
+    wide = torch.cat((TOKENS[1:], torch.zeros(1, 3, dtype=torch.long)), 1)
+    for mask, cut in (
+        (torch.tensor([[1] * 7 + [0] * 3]), slice(0, 7)),
+        (torch.tensor([[0] * 3 + [1] * 7]), slice(3, 10)),
+    ):
+        tokens = wide if cut.start == 0 else wide.roll(3, 1)
+        with apply(model, edit, samples=(3,)):
+            padded = model(tokens, attention_mask=mask)
+        torch.testing.assert_close(padded[0, cut], together[1])
+
+
+def test_resampling_takes_the_same_positions_of_another_sample():
+    part = torch.randn(2, 7, 4, 3)
+    new = Resample(path="k").change(part, site_of(TOKENS))
+    assert torch.equal(new, part.flip(0))  # two samples have one derangement
+    with pytest.raises(ValueError, match="at least two samples"):
+        Resample(path="k").change(part[:1], site_of(TOKENS[:1]))
+
+
+@torch.no_grad()
+def test_donors_are_run_unedited_and_never_the_sample_itself():
+    model = built("lrkv")
+    own = tuple(TOKENS[0].tolist())
+    donors = (own, (6, 5, 4, 3, 2, 1, 0, 1, 2), (1, 2))
+    with apply(model, Resample(path="v_private", layers=(1,), donors=donors), Zero(path="v_private", layers=(0,))):
+        _, edited = model.run_with_cache(TOKENS[:1])
+    _, cache = model.run_with_cache(torch.tensor([donors[1]]))
+    name = "blocks.1.attn.hook_v_private"
+    torch.testing.assert_close(edited[name], cache[name][:, :7])
+    with (
+        pytest.raises(ValueError, match="no donor has the 7 tokens of sample 0"),
+        apply(model, Resample(path="v", donors=(own, (1, 2)))),
+    ):
+        model(TOKENS[:1])
+
+
+@torch.no_grad()
+def test_the_mean_is_over_all_tokens_of_the_reference():
+    model = built("mha")
+    reference = ((1, 2, 3), (4, 5, 6, 1, 2))
+    with apply(model, Mean(path="z", layers=(0,), heads=(2,), reference=reference)):
+        _, edited = model.run_with_cache(TOKENS)
+    rows = [model.run_with_cache(torch.tensor([row]))[1]["blocks.0.attn.hook_z"][0, :, 2] for row in reference]
+    expected = torch.cat(rows).mean(0)
+    torch.testing.assert_close(edited["blocks.0.attn.hook_z"][:, :, 2], expected.expand(2, 7, -1))
+
+
+def test_noise_and_the_control_have_the_norm_they_should():
+    part = torch.randn(2, 7, 4, 3, dtype=torch.float64)
+    added = Noise(path="k", factor=0.5).change(part, site_of(TOKENS)) - part
+    torch.testing.assert_close(added.norm(dim=-1), 0.5 * part.norm(dim=-1))
+    edit = Shuffle(path="k", seed=1, heads=(2,))
+    control = SameNorm(of=edit, seed=9)
+    assert (control.path, control.heads) == ("k", (2,))
+    moved, shuffled = control.change(part, site_of(TOKENS)) - part, edit.change(part, site_of(TOKENS)) - part
+    torch.testing.assert_close(moved.norm(dim=-1), shuffled.norm(dim=-1))
+    cosine = torch.cosine_similarity(moved, shuffled, dim=-1)
+    assert cosine.abs().mean() < 0.8
+    assert cosine.mean().abs() < 0.3
+
+
+@torch.no_grad()
+def test_edits_compose_in_the_order_given_and_contexts_nest():
+    model = built("lrkv")
+    double, shift = Scale(path="z", factor=2.0), Swap(path="z", other=0)
+    with apply(model, double, shift):
+        together = model(TOKENS)
+    with apply(model, double), apply(model, shift):
+        nested = model(TOKENS)
+    torch.testing.assert_close(together, nested)
+
+
+@torch.no_grad()
+def test_text_and_lists_of_text_reach_the_edit_as_tokens():
+    text = ["for i in range(10):\n    print(i)", "x = x"]
+    torch.manual_seed(0)
+    model = hs.HookedModel(build("lrkv", "tiny"), train_tokenizer(text, 300)).eval()
+    edit = Shuffle(path="v", among="token")
+    tokens, mask = model.tokenize(text)
+    with apply(model, edit):
+        torch.testing.assert_close(model(text), model(tokens, attention_mask=mask))
+
+
+def test_samples_that_do_not_fit_the_batch_are_refused():
+    model = built("mha")
+    with (
+        pytest.raises(ValueError, match="each of the batch's 2 rows but has 1"),
+        apply(model, Zero(path="z"), samples=(1,)),
+    ):
+        model(TOKENS)
+
+
+# -- TransformerLens's bridge -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bridge_and_wrapper(tmp_path_factory):
+    """One small Llama with grouped keys, in TransformerLens's bridge and in the wrapper."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=7,
+        max_position_embeddings=32,
+    )
+    plain = LlamaForCausalLM(config).eval()
+    place = tmp_path_factory.mktemp("llama")
+    plain.save_pretrained(place)
+    return build_bridge_from_module(plain, "LlamaForCausalLM", hf_config=config), hs.load(place)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        Zero(path="z", layers=(0,), heads=(1,)),
+        Shuffle(path="v", seed=2),
+        Shuffle(path="v_private", layers=(1,), heads=(0,)),
+        Resample(path="k"),
+        Swap(path="v_private", other=0),
+    ],
+    ids=lambda e: f"{type(e).__name__}-{e.path}",
+)
+@torch.no_grad()
+def test_an_edit_does_the_same_in_the_bridge(bridge_and_wrapper, edit):
+    bridge, wrapper = bridge_and_wrapper
+    before = bridge(TOKENS)
+    torch.testing.assert_close(before, wrapper(TOKENS), rtol=1e-4, atol=1e-5)
+    with apply(bridge, edit):
+        there = bridge(TOKENS)
+    with apply(wrapper, edit):
+        here = wrapper(TOKENS)
+    torch.testing.assert_close(there, here, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(there, before, atol=1e-4)
+    assert torch.equal(bridge(TOKENS), before)
+    with (
+        pytest.raises(ValueError, match="this bridge has no path 'k_private': load the wrapper"),
+        apply(bridge, Zero(path="k_private")),
+    ):
         pass

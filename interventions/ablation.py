@@ -1,0 +1,308 @@
+"""Ablate heads on a task: what each head's part is worth there, beside controls, with intervals."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from ..checkpoints import load
+from ..models.hooked import HookedModel
+from ..models.layers import parse_layers
+from ..plots import effect_map
+from ..plots.terminal import ablation_table
+from ..results import Result
+from .parts import Parts
+from .paths import view
+from .statistics import effects
+from .sweep import ALL, LayerScores, Settings, Sweep
+from .tasks import Task
+from .workers import Workers, workers
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+Progress = Callable[[int, int, str], None]
+LEVEL = 0.05
+
+COLUMNS = (
+    "layer",
+    "head",
+    "n",
+    "effect",
+    "low",
+    "high",
+    "p",
+    "q",
+    "status",
+    "accuracy",
+    "accuracy_change",
+    "random_effect",
+    "random_low",
+    "random_high",
+    "beyond_random",
+    "beyond_low",
+    "beyond_high",
+    "beyond_q",
+    "shared_effect",
+    "shared_low",
+    "shared_high",
+    "moved",
+    "significant",
+)
+"""Columns of an ablation's table. Effects are means over samples of the score with the edit minus without it (nats;
+below zero: the edit hurts); ``random_*`` the same for a random direction of the same norm, ``beyond_*`` for the edit
+minus that, ``shared_*`` for the same edit on the shared path (one value a layer). ``significant``: q and ``beyond_q``
+below 0.05, and the edit does more than its control in the same direction."""
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Ablation(Result):
+    """What each head's part is worth on a task.
+
+    Parameters
+    ----------
+    table
+        One row per cell; see `COLUMNS`. Where all heads of a layer are edited together, ``head`` is -1.
+    samples
+        One row per cell and sample: score without the edit, with it, and with its control.
+    record
+        What was done: checkpoint, task and its unit, path and its convention, edit, seeds, statistics.
+    """
+
+    samples: pd.DataFrame
+
+    stem: ClassVar[str] = "ablation"
+
+    def title(self) -> str:
+        """Return what was edited and where."""
+        record = self.record
+        where = record["checkpoint"]["path"] or "a model in memory"
+        return f"{record['how']} of {record['path']} in {where} on {record['task']['name']}"
+
+    def summary(self) -> str:
+        """Return the unedited model's score and how many cells matter."""
+        clean, table = self.record["clean"], self.table
+        return (
+            f"Unedited: score {clean['score']:.3f} nats, accuracy {100 * clean['accuracy']:.1f} %, over "
+            f"{clean['n']} samples ({self.record['task']['unit']}).\n"
+            f"{np.count_nonzero(table['significant'])} of {len(table)} cells matter beyond a random direction of their "
+            f"norm (both q < {LEVEL}, Benjamini-Hochberg over {len(table)} cells)."
+        )
+
+    def reading(self) -> str:
+        """Return which cells matter most, and how the shared path compares."""
+        found = pd.DataFrame(self.table[self.table["significant"]]).sort_values("effect")
+        lines = []
+        if len(found):
+            worst = "; ".join(
+                f"{_cell(row)} {row['effect']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
+                for row in found.head(5).to_dict("records")
+            )
+            lines.append(f"Largest effects, in nats: {worst}.")
+        else:
+            lines.append("No cell is told from both no effect and its control.")
+        shared = self.table.dropna(subset=["shared_effect"]).drop_duplicates("layer")
+        if len(shared):
+            row = shared.sort_values("shared_effect").to_dict("records")[0]
+            lines.append(
+                "The same edit on the shared path costs most in "
+                f"layer {row['layer']}: {row['shared_effect']:+.3f} nats."
+            )
+        return "\n".join(lines)
+
+    def terminal(self) -> tuple[list[Table], list[str]]:
+        """Return the table, what was done, and what it shows."""
+        record = self.record
+        lines = [f"{self.title()}: {record['task']['score']}."]
+        lines += [f"Path {record['path']}: {record['convention']}."] if record["convention"] else []
+        lines += [record["task"]["note"]] if record["task"]["note"] else []
+        return [ablation_table(self.table)], [*lines, *self.summary().splitlines(), *self.reading().splitlines()]
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return the table and the samples."""
+        return {self.stem: self.table, "samples": self.samples}
+
+    def pictures(self) -> dict[str, Callable[[], Figure]]:
+        """Return the heat map."""
+        return {"effects.png": self.plot}
+
+    def plot(self) -> Figure:
+        """Draw the effects, layers by heads, with what is significant marked."""
+        return effect_map(self.table, title=self.title(), unit="nats")
+
+
+def ablate(
+    source: str | os.PathLike[str] | HookedModel,
+    task: Task,
+    *,
+    path: str = "k_private",
+    how: str = "shuffle",
+    rotated: bool = False,
+    layers: str | Sequence[int] | None = None,
+    heads: str | tuple[int, ...] = "each",
+    seeds: int = 1,
+    seed: int = 0,
+    name: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Ablation | None:
+    """Edit one head after another and measure what changes in a task.
+
+    Parameters
+    ----------
+    source
+        A checkpoint's path or the name of one that ships, or a `HookedModel`.
+    task
+        Samples and their scores; see `tasks`.
+    path, how, rotated, heads, seeds, seed
+        As in `Settings`.
+    name
+        What to call a model in memory, for the record.
+    layers
+        Layers to go through, as for `report`; None: all.
+    out
+        Directory to save to. What is finished is kept there as it comes, so that the same call after a kill goes on.
+    progress
+        Called with (layers done, layers in all, which).
+
+    Returns
+    -------
+    Ablation
+        None on all but the first of several processes (`workers`).
+
+    Raises
+    ------
+    CheckpointError
+        If the checkpoint cannot be read.
+    HeadscopeError
+        If `out` holds another unfinished sweep, or another process has died.
+    ValueError, IndexError
+        If the model has no such path, layer or head, an option cannot be, or the task does not fit the model.
+    """
+    settings = Settings(path, how, rotated, heads, seeds, seed)
+    model = source if isinstance(source, HookedModel) else load(source)
+    sweep = Sweep(model, task, settings)
+    chosen = parse_layers(layers, model.config.n_layers)
+    for layer in chosen:
+        sweep.cells(layer)
+    target = None if out is None else Path(out).expanduser()
+    record = {
+        "kind": "ablation",
+        "checkpoint": {**model.describe(), "path": name if isinstance(source, HookedModel) else str(source)},
+        "config": model.config.to_dict(),
+        "task": {**_describe(task), "sha256": _fingerprint(task)},
+        "layers": chosen,
+        **asdict(settings),
+        "convention": view(model, path, chosen[0], rotated=rotated).convention,
+        "cells": "key/value groups" if path[0] in "kv" else "heads",
+        "statistics": _STATISTICS,
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in _RECORDED}},
+    }
+    with workers() as team:
+        parts = Parts(target, record)
+        found = _go_through(sweep, team, parts, chosen, progress)
+        if found is None:
+            return None
+    score, accuracy = sweep.clean()
+    record["clean"] = {"score": float(score.mean()), "accuracy": float(accuracy.mean()), "n": len(score)}
+    result = Ablation(table=_table(found, score, accuracy, seed), samples=_samples(found, score), record=record)
+    if target is not None:
+        result.save(target)
+        parts.discard()
+    return result
+
+
+def _go_through(
+    sweep: Sweep, team: Workers, parts: Parts, layers: Sequence[int], progress: Progress | None
+) -> list[LayerScores] | None:
+    """Return all layers' scores on the leading process, in order; None on the others."""
+    mine: list[LayerScores] = []
+    own = team.share(layers)
+    for done, layer in enumerate(own):
+        scores = parts.load(layer)
+        if scores is None:
+            scores = sweep.layer(layer)
+            parts.save(scores)
+        mine.append(scores)
+        if progress is not None and team.leads:
+            progress(done + 1, len(own), f"layer {layer}")
+    brought = team.gather(mine)
+    if brought is None:
+        return None
+    return sorted((scores for found in brought for scores in found), key=lambda scores: scores.layer)
+
+
+def _describe(task: Task) -> dict[str, Any]:
+    return {
+        "name": task.name,
+        "unit": task.unit,
+        "score": task.score,
+        "note": task.note,
+        "n": len(task.samples),
+    }
+
+
+def _fingerprint(task: Task) -> str:
+    """Return a hash of what the samples are."""
+    return hashlib.sha256(repr([(s.right, s.wrong, dict(s.factors)) for s in task.samples]).encode()).hexdigest()
+
+
+_RECORDED = ("headscope", "torch", "numpy", "scipy", "pandas")
+_STATISTICS = {
+    "unit": "the task's sample",
+    "interval": "95 %, BCa bootstrap of the mean paired difference",
+    "p": "two-sided sign-flip permutation test",
+    "q": "Benjamini-Hochberg over all cells",
+    "significant": f"q < {LEVEL} for the effect and for the effect beyond the control, both on one side",
+}
+
+
+def _table(found: Sequence[LayerScores], score: np.ndarray, accuracy: np.ndarray, seed: int) -> pd.DataFrame:
+    rows = [(layer.layer, head) for layer in found for head in layer.cells]
+    edit, random = (np.concatenate([getattr(layer, name) for layer in found]) for name in ("edit", "random"))
+    right = np.concatenate([layer.edit_accuracy for layer in found])
+    table = pd.DataFrame(rows, columns=["layer", "head"])
+    own = effects((edit - score).T, seed=seed)
+    table = pd.concat([table, own], axis=1)
+    table["accuracy"] = right.mean(1)
+    table["accuracy_change"] = right.mean(1) - accuracy.mean()
+    for name, differences in (("random", random - score), ("beyond", edit - random)):
+        control = effects(differences.T, seed=seed)
+        table[[f"{name}_effect", f"{name}_low", f"{name}_high"]] = control[["effect", "low", "high"]]
+        table[f"{name}_q"] = control["q"]
+    table = table.rename(columns={"beyond_effect": "beyond_random"})
+    shared = [layer.layer for layer in found if layer.shared is not None]
+    table[["shared_effect", "shared_low", "shared_high"]] = np.nan
+    if shared:
+        values = effects(np.stack([layer.shared - score for layer in found if layer.shared is not None], 1), seed=seed)
+        for name in ("effect", "low", "high"):
+            of_layer = dict(zip(shared, values[name], strict=True))
+            table[f"shared_{name}"] = [of_layer.get(layer, np.nan) for layer in table["layer"]]
+    table["moved"] = np.concatenate([layer.moved for layer in found])
+    # The control has to be worse on the same side: an edit that hurts less than a random direction is not special.
+    same_side = np.sign(table["effect"]) == np.sign(table["beyond_random"])
+    table["significant"] = (table["q"] < LEVEL) & (table["beyond_q"] < LEVEL) & same_side
+    return pd.DataFrame(table[list(COLUMNS)])
+
+
+def _samples(found: Sequence[LayerScores], score: np.ndarray) -> pd.DataFrame:
+    parts = []
+    for layer in found:
+        for cell, head in enumerate(layer.cells):
+            values = {"clean": score, "edited": layer.edit[cell], "random": layer.random[cell]}
+            parts.append(pd.DataFrame({"layer": layer.layer, "head": head, "sample": range(len(score)), **values}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _cell(row: dict[str, Any]) -> str:
+    return f"layer {row['layer']}" if row["head"] == ALL else f"L{row['layer']}H{row['head']}"

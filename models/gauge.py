@@ -1,0 +1,89 @@
+"""The basis a head happens to use inside, and how to bring several heads to a common one.
+
+A head's values can be turned by any orthogonal matrix if its output projection is turned back, and its keys if its
+queries are; under rotary positions only turns that commute with every rotation are free, which are turns of each
+rotary plane by an angle of its own. A mean over heads depends on these bases, so they are aligned first.
+
+References
+----------
+Gower, Generalized Procrustes analysis, Psychometrika 40 (1975). Singer, Angular synchronization by eigenvectors and
+semidefinite programming, Applied and Computational Harmonic Analysis 30 (2011).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+SWEEPS = 500
+TOLERANCE = 1e-14
+
+
+@dataclass(frozen=True)
+class FreeTurns:
+    """Which turns of a head's columns leave its form as it is.
+
+    Parameters
+    ----------
+    dense
+        Columns that any orthogonal matrix may mix.
+    first, second
+        Columns ``a`` and ``b`` of the planes that may only be turned each by an angle of its own.
+    """
+
+    dense: tuple[int, ...] = ()
+    first: tuple[int, ...] = ()
+    second: tuple[int, ...] = ()
+
+
+def align(weights: Float[Tensor, "group d_model width"], free: FreeTurns) -> Float[Tensor, "group width width"]:
+    """Return orthogonal ``R_g`` that bring the groups' ``W_g R_g`` near to their common mean by free turns.
+
+    Their squared distance to it is lowest where ``sum_gh <W_g R_g, W_h R_h>`` is highest. The start is spectral (the
+    leading eigenvectors of the inner products, made orthogonal), so that it does not depend on the bases the weights
+    come in; from there one group after another is turned to its best place beside the others, and no step makes the
+    sum smaller. The common basis is the first group's. Columns that no free turn reaches stay as they are. float64.
+    """
+    weights = weights.detach().double().cpu()
+    count, _, width = weights.shape
+    turns = torch.eye(width, dtype=torch.float64).expand(count, width, width).clone()
+    if free.dense:
+        columns = torch.tensor(free.dense)
+        cross = torch.einsum("gmi,hmj->ghij", weights[..., columns], weights[..., columns])
+        turns[:, columns[:, None], columns] = _synchronised(cross)
+    if free.first:
+        a, b = torch.tensor(free.first), torch.tensor(free.second)
+        planes = torch.complex(weights[..., a], weights[..., b])
+        cross = torch.einsum("gmp,hmp->pgh", planes.conj(), planes)[..., None, None]
+        phase = torch.stack([_synchronised(plane)[:, 0, 0] for plane in cross], dim=1)
+        turns[:, a, a], turns[:, b, b] = phase.real, phase.real
+        turns[:, a, b], turns[:, b, a] = phase.imag, -phase.imag
+    return turns
+
+
+def _synchronised(
+    cross: Float[Tensor, "group group k k"] | Complex[Tensor, "group group k k"],
+) -> Float[Tensor, "group k k"] | Complex[Tensor, "group k k"]:
+    """Return orthogonal (unitary) ``R_g``, the first one 1, with ``sum_gh tr(R_g^H C_gh R_h)`` as large as may be."""
+    count, k = cross.shape[0], cross.shape[-1]
+    leading = torch.linalg.eigh(cross.transpose(1, 2).reshape(count * k, count * k))[1][:, -k:]
+    turns = _orthogonal(leading.view(count, k, k))
+    reached = -1.0
+    for _ in range(SWEEPS):
+        size = float(torch.einsum("gij,ghik,hkj->", turns.conj(), cross, turns).real)
+        if size - reached <= TOLERANCE * abs(size):
+            break
+        reached = size
+        for g in range(count):
+            beside = torch.einsum("hij,hjk->ik", cross[g], turns) - cross[g, g] @ turns[g]
+            turns[g] = _orthogonal(beside) if float(beside.abs().max()) > 0 else turns[g]
+    return turns @ turns[0].mH
+
+
+def _orthogonal(matrix: Tensor) -> Tensor:
+    """Return the nearest orthogonal (unitary) matrix."""
+    left, _, right = torch.linalg.svd(matrix)
+    return left @ right

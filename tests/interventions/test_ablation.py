@@ -1,0 +1,367 @@
+"""Sweeps against one hooked forward pass a head; a planted truth is found; where nothing matters nothing is found."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import headscope as hs
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from headscope.cli import app
+from headscope.interventions import SameNorm, ablate, apply
+from headscope.interventions.ablation import COLUMNS
+from headscope.interventions.paths import SHARED
+from headscope.interventions.sweep import Settings, Sweep
+from headscope.interventions.tasks import Row, Sample, Task, evaluate
+from typer.testing import CliRunner
+
+ATTENTION = {
+    "mha": hs.GroupedConfig(n_heads=4, d_head=6),
+    "gqa": hs.GroupedConfig(n_heads=4, n_kv_heads=2, d_head=6),
+    "mqa": hs.GroupedConfig(n_heads=4, n_kv_heads=1, d_head=6),
+    "mla": hs.MLAConfig(n_heads=4, d_latent=9, d_nope=5, d_rope=4, d_value_head=3),
+    "lrkv": hs.LRKVConfig(n_heads=4, d_head=6, rank=2),
+}
+
+
+def built(name: str, seed: int = 0, n_layers: int = 2) -> hs.HookedModel:
+    torch.manual_seed(seed)
+    config = hs.ModelConfig(
+        d_model=16, n_layers=n_layers, d_vocab=11, n_ctx=16, attention=ATTENTION[name], positions=hs.Rotary(base=100.0)
+    )
+    return hs.HookedModel(config).double().eval()
+
+
+def random_task(seed: int = 0, samples: int = 7, *, ragged: bool = True, wrong: bool = False) -> Task:
+    """Rows of random tokens whose answers and foils are random, too."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(samples):
+        length = int(rng.integers(8, 13)) if ragged else 10
+        tokens = tuple(map(int, rng.integers(0, 11, length)))
+        if wrong:
+            first, second = (Row(tokens[:-k], (3, 5), tuple(map(int, rng.integers(0, 11, 2)))) for k in (1, 2))
+            made.append(Sample(first, second))
+        else:
+            answers = rng.permuted(np.tile(np.arange(11), (2, 1)), axis=1)[:, :2]
+            scored = (length - 3, length - 1)
+            made.append(Sample(Row(tokens, scored, tuple(map(int, answers[:, 0])), tuple(map(int, answers[:, 1])))))
+    return Task("random", "independently drawn row", "log-probability difference (nats)", tuple(made))
+
+
+CASES = [
+    ("lrkv", "k_private", "shuffle", False),
+    ("lrkv", "k_private", "shuffle-past", True),
+    ("lrkv", "v_private", "resample", False),
+    ("lrkv", "k_shared", "shuffle", False),
+    ("gqa", "k", "noise", False),
+    ("gqa", "v_private", "shuffle-token", False),
+    ("mha", "k_private", "mean", False),
+    ("mqa", "v", "shuffle", False),
+    ("mla", "v_private", "zero", False),
+    ("mla", "latent", "shuffle", False),
+    ("mha", "q", "shuffle", True),
+    ("mha", "z", "mean", False),
+    ("lrkv", "result", "zero", False),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "how", "rotated"), CASES, ids=lambda v: str(v))
+@pytest.mark.parametrize("wrong", [False, True], ids=["foils", "rows"])
+@torch.no_grad()
+def test_a_sweep_is_one_hooked_forward_pass_a_head(name, path, how, rotated, wrong):
+    """The same edits applied one by one through the model's own hooks, samples one batch at a time."""
+    model, task = built(name), random_task(ragged=how != "resample", wrong=wrong and how != "resample")
+    settings = Settings(path=path, how=how, rotated=rotated, seeds=2, seed=3, rows=24)
+    sweep = Sweep(model, task, settings)
+    donors = tuple(dict.fromkeys(row.tokens for sample in task.samples for row in sample.rows))
+    for layer in (0, 1):
+        found = sweep.layer(layer)
+        for cell, head in enumerate(found.cells):
+            heads = None if head == -1 else (head,)
+            edit, control = [], []
+            for seed in (3, 4):
+                one = dataclasses.replace(settings.edit(path, seed, donors), layers=(layer,), heads=heads)
+                edit.append(scores(model, task, one))
+                control.append(scores(model, task, SameNorm(of=one, seed=seed)))
+            np.testing.assert_allclose(found.edit[cell], np.mean(edit, 0), rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(found.random[cell], np.mean(control, 0), rtol=1e-9, atol=1e-9)
+        if found.shared is not None:
+            each = [
+                scores(model, task, dataclasses.replace(settings.edit(SHARED[path], seed, donors), layers=(layer,)))
+                for seed in (3, 4)
+            ]
+            np.testing.assert_allclose(found.shared, np.mean(each, 0), rtol=1e-9, atol=1e-9)
+        assert (found.shared is not None) == (path in SHARED and name != "mqa")
+    clean, accuracy = sweep.clean()
+    plain = evaluate(task, lambda tokens, lengths, ids: model(tokens))
+    np.testing.assert_allclose(clean, plain["score"], rtol=1e-9)
+    np.testing.assert_allclose(accuracy, plain["accuracy"])
+
+
+def scores(model, task, edit) -> np.ndarray:
+    def run(tokens, lengths, ids):
+        mask = torch.arange(tokens.shape[1]) < torch.tensor(lengths)[:, None]
+        with apply(model, edit, samples=ids):
+            return model(tokens, attention_mask=mask.long())
+
+    return evaluate(task, run, batch_size=3)["score"].to_numpy()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 500])
+def test_the_size_of_a_forward_pass_does_not_matter(rows):
+    model, task = built("lrkv"), random_task()
+    expected = Sweep(model, task, Settings(rows=64)).layer(1)
+    found = Sweep(model, task, Settings(rows=rows)).layer(1)
+    np.testing.assert_allclose(found.edit, expected.edit, rtol=1e-9)
+    np.testing.assert_allclose(found.moved, expected.moved, rtol=1e-9)
+
+
+# -- planted truth ----------------------------------------------------------------------------------------------------
+
+LETTERS, HEAD = 6, 2
+
+
+@pytest.fixture(scope="module")
+def planted() -> hs.HookedModel:
+    """A model in which head 2 of layer 1 finds a marked letter by its private key, and nothing else reads anything.
+
+    Tokens: letters, marked letters, and a question. Residual stream: letter, mark, question, answer. The question's
+    query in head 2 meets the mark in its private key; the shared value is the letter; its output is the answer. The
+    other heads look and read like any, and nothing comes of it.
+    """
+    torch.manual_seed(0)
+    width = 2 * LETTERS + 2 + 8
+    config = hs.ModelConfig(
+        d_model=width, n_layers=2, d_vocab=2 * LETTERS + 1, n_ctx=16,
+        attention=hs.LRKVConfig(n_heads=4, d_head=8, rank=2), positions=hs.Rotary(base=1e9), tie_embeddings=False, mlp=None,
+    )  # fmt: skip
+    model = hs.HookedModel(config)
+    mark, question, answer = LETTERS, LETTERS + 1, LETTERS + 2
+    with torch.no_grad():
+        model.embed.weight.zero_()
+        model.unembed.weight.zero_()
+        for letter in range(LETTERS):
+            model.embed.weight[[letter, LETTERS + letter], letter] = 1
+            model.embed.weight[LETTERS + letter, mark] = 1
+            model.unembed.weight[letter, answer + letter] = 4
+        model.embed.weight[-1, question] = 1
+        for block in model.layers:
+            block.attn.o.weight.zero_()
+        found = model.attention(1)
+        head, last = slice(8 * HEAD, 8 * HEAD + 8), 7  # the last plane hardly turns
+        found.q.weight[head] = 0
+        found.q.weight[8 * HEAD + last, question] = 12
+        found.k.shared.weight.zero_()
+        found.k.down.weight[2 * HEAD : 2 * HEAD + 2] = 0
+        found.k.down.weight[2 * HEAD, mark] = 1
+        found.k.B[HEAD] = 0
+        found.k.B[HEAD, last, 0] = 1
+        found.v.shared.weight.zero_()
+        found.v.shared.weight[:LETTERS, :LETTERS] = torch.eye(LETTERS)
+        found.v.B[HEAD] = 0
+        found.o.weight[answer : answer + LETTERS, 8 * HEAD : 8 * HEAD + LETTERS] = torch.eye(LETTERS)
+    return model.eval()
+
+
+def marked_letters(seed: int, samples: int = 24) -> Task:
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(samples):
+        letters = rng.integers(0, LETTERS, 9)
+        place = int(rng.integers(0, 9))
+        right, foil = map(int, (letters[place], (letters[place] + rng.integers(1, LETTERS)) % LETTERS))
+        letters[place] += LETTERS
+        made.append(Sample(Row((*map(int, letters), 2 * LETTERS), (9,), (right,), (foil,))))
+    return Task("marked letter", "independently drawn row", "log-probability difference (nats)", tuple(made))
+
+
+def test_the_planted_head_is_found_and_no_other(planted):
+    result = ablate(planted, marked_letters(1), path="k_private", how="shuffle", seeds=2)
+    assert result.record["clean"]["accuracy"] == 1.0
+    found = result.table[result.table["significant"]]
+    assert found[["layer", "head"]].to_numpy().tolist() == [[1, HEAD]]
+    row = found.iloc[0]
+    assert row["effect"] < -1
+    assert row["high"] < 0
+    assert row["accuracy"] < 0.7
+    others = result.table.drop(index=found.index)
+    assert others["effect"].abs().max() < 1e-5
+    # What is shared are the letters, in the values: nothing there tells where to look.
+    assert abs(row["shared_effect"]) < 1e-5
+    values = ablate(planted, marked_letters(1), path="v_private", how="shuffle", layers=[1])
+    assert not values.table["significant"].any()
+    assert values.table["shared_effect"].iloc[0] < -1
+
+
+def test_where_nothing_matters_the_false_discovery_rate_holds():
+    """Answers and foils are drawn alike, so no edit can help or hurt on average: a discovery is a false one."""
+    runs, false = 100, 0
+    for seed in range(runs):
+        model = built("mha", seed, n_layers=1)
+        result = ablate(model, random_task(seed, samples=20, ragged=False), path="v", how="noise", seed=seed)
+        assert result.table["effect"].abs().min() > 0
+        false += bool((result.table["q"] < 0.05).any())
+    assert false <= 11  # 5 expected; 12 or more has a chance of 0.4 % at a rate of 5 %
+
+
+# -- what comes out ---------------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_made_of_the_samples(tmp_path):
+    model, task = built("gqa"), random_task()
+    result = ablate(model, task, path="v", how="mean", out=tmp_path)
+    assert tuple(result.table.columns) == COLUMNS
+    assert list(result.table["head"]) == [0, 1, 0, 1]
+    means = result.samples.groupby(["layer", "head"]).mean()
+    np.testing.assert_allclose(result.table["effect"], means["edited"] - means["clean"])
+    np.testing.assert_allclose(result.table["beyond_random"], means["edited"] - means["random"])
+    data = json.loads((tmp_path / "ablation.json").read_text())
+    assert data["record"]["task"]["unit"] == "independently drawn row"
+    assert "mean over groups" not in data["record"]["convention"]
+    assert len(data["samples"]) == len(result.samples)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "ablation.csv", "ablation.json", "ablation.parquet", "effects.png", "samples.csv", "samples.parquet",
+    ]  # fmt: skip
+    assert "values aligned" in ablate(model, task, path="v_private", layers="0").record["convention"]
+
+
+def test_a_single_sample_has_an_effect_and_nothing_else():
+    table = ablate(built("lrkv"), random_task(samples=1), layers="1").table
+    assert table["effect"].notna().all()
+    assert table[["low", "high", "p", "q"]].isna().all().all()
+    assert not table["significant"].any()
+
+
+def test_impossible_sweeps_are_refused_before_they_begin(tmp_path):
+    task = random_task()
+    for options, error, words in (
+        ({"path": "k_private", "source": "mqa"}, ValueError, "none has a part of its own"),
+        ({"how": "shake"}, ValueError, "how should be one of"),
+        ({"heads": "some"}, ValueError, "'each', 'all' or numbers"),
+        ({"heads": (4,)}, IndexError, "head 4 does not exist"),
+        ({"path": "k_shared", "heads": (1,)}, ValueError, "shared by all heads"),
+        ({"layers": "7"}, ValueError, "choose none of 0–1"),
+        ({"path": "pattern", "how": "zero"}, ValueError, "no control of the same norm"),
+    ):
+        with pytest.raises(error, match=words):
+            ablate(built(options.pop("source", "lrkv")), task, out=tmp_path / "out", **options)
+    long = Task("long", "row", "nats", (Sample(Row(tuple(range(11)) * 2, (3,), (4,))),))
+    with pytest.raises(ValueError, match="rows of 22 tokens but the model has n_ctx 16"):
+        ablate(built("lrkv"), long)
+
+
+# -- killed, resumed, shared out --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> tuple[Path, Path]:
+    """A checkpoint with a tokenizer, and lines to ask it."""
+    from headscope.training import build
+    from headscope.training.tokens import train_tokenizer
+
+    root = tmp_path_factory.mktemp("ablated")
+    torch.manual_seed(0)
+    config = build("lrkv", "tiny").with_(n_layers=5)
+    tokenizer = train_tokenizer(["import os\nimport sys\nreturn None\n"], 300)
+    hs.save(hs.HookedModel(config, tokenizer), root / "model")
+    lines = [{"prompt": f"import {a}{b}", "answer": "s", "foil": "t"} for a in "abcdef" for b in "xyz"]
+    (root / "mine.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return root / "model", root / "mine.jsonl"
+
+
+def command(place: tuple[Path, Path], *extra: str) -> list[str]:
+    return ["-m", "headscope", "ablate", str(place[0]), "--task", str(place[1]), *extra]
+
+
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+
+@pytest.fixture(scope="module")
+def whole(place, tmp_path_factory) -> pd.DataFrame:
+    out = tmp_path_factory.mktemp("whole")
+    subprocess.run(
+        [sys.executable, *command(place, "--out", str(out))], check=True, capture_output=True, env=ONE_THREAD
+    )
+    return pd.read_parquet(out / "ablation.parquet")
+
+
+def test_a_killed_sweep_goes_on_and_does_nothing_twice(place, whole, tmp_path):
+    line = [sys.executable, *command(place, "--out", str(tmp_path))]
+    unfinished = tmp_path / "unfinished"
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ONE_THREAD)
+    while process.poll() is None and len(list(unfinished.glob("layer-*.npz"))) < 2:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    kept = {p.name: p.stat().st_mtime_ns for p in unfinished.glob("layer-*.npz")}
+    assert 2 <= len(kept) < 5
+    # The finished layers are taken as they are: a mark put into one of them comes out again.
+    marked = unfinished / "layer-0000.npz"
+    with np.load(marked) as held:
+        arrays = {name: held[name] for name in held.files}
+    np.savez(marked, **{**arrays, "moved": np.full_like(arrays["moved"], 123.0)})
+    other = subprocess.run([*line, "--how", "zero"], capture_output=True, text=True, check=False, env=ONE_THREAD)
+    assert other.returncode == 2
+    assert "holds an unfinished sweep whose how is shuffle, not zero" in other.stderr
+    subprocess.run(line, check=True, capture_output=True, env=ONE_THREAD)
+    found = pd.read_parquet(tmp_path / "ablation.parquet")
+    assert found.loc[found["layer"] == 0, "moved"].eq(123.0).all()
+    pd.testing.assert_frame_equal(found.drop(columns="moved"), whole.drop(columns="moved"), check_exact=True)
+    assert not unfinished.exists()
+
+
+def test_two_processes_give_what_one_gives(place, whole, tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    line = [*launcher, *command(place, "--out", str(tmp_path))]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, env=ONE_THREAD)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Effect on the score") == 1
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "ablation.parquet"), whole, check_exact=True)
+
+
+def test_a_process_that_dies_fails_the_others_and_loses_nothing(place, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    started = [
+        subprocess.Popen(
+            [sys.executable, *command(place, "--out", str(tmp_path))],
+            env={**ONE_THREAD, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    while not (tmp_path / "unfinished" / "layer-0001.npz").exists() and started[1].poll() is None:
+        time.sleep(0.002)
+    started[1].send_signal(signal.SIGKILL)
+    _, said = started[0].communicate(timeout=120)
+    started[1].communicate()
+    assert started[0].returncode == 2, said
+    assert "another of the 2 processes has stopped" in said
+    assert {"layer-0000.npz", "layer-0001.npz"} <= {p.name for p in (tmp_path / "unfinished").iterdir()}
+
+
+def test_the_command_shows_what_was_done(place):
+    result = CliRunner().invoke(
+        app, ["ablate", str(place[0]), "--task", str(place[1]), "--layers", "0", "--heads", "all"]
+    )
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.output.splitlines())) <= 100
+    words = " ".join(result.output.split())
+    for said in ("95 % interval", "over 18 samples (line of mine.jsonl)", "Benjamini-Hochberg", "random direction"):
+        assert said in words
+    for arguments, said in ((["--task", "nothing"], "task should be one of"), (["--heads", "a,b"], "numbers like 0,3")):
+        wrong = CliRunner().invoke(app, ["ablate", str(place[0]), *arguments])
+        assert wrong.exit_code == 2
+        assert said in wrong.output
