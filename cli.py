@@ -84,6 +84,13 @@ def report(
         int, typer.Option(help="Random initialisations of the same architecture to compare with.", min=0)
     ] = 20,
     fold: Annotated[bool, typer.Option("--fold/--no-fold", help="Fold the norms' gains into the forms.")] = True,
+    text: Annotated[
+        Path | None, typer.Option(help="Text file or folder: also report what each head does on it.")
+    ] = None,
+    edit: Annotated[
+        str | None,
+        typer.Option(help="With --text: what to change there, HOW:PATH[:LAYERS[:HEADS]], like shuffle:v_private:2:5."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Save tables (JSON, CSV, parquet) and pictures here.", file_okay=False)
     ] = None,
@@ -95,10 +102,15 @@ def report(
         from .checkpoints.runs import is_run
         from .diversity import over_training, report
 
+        if edit is not None and text is None:
+            raise ValueError("--edit changes what heads do on a text: give one with --text")
         _claim(out)
         source = checkpoint or DEFAULT
+        followed = is_run(source)
+        if followed and text is not None:
+            raise ValueError(f"{source} is a training run: --text goes with one checkpoint, such as a saved step")
         with _progress("reading layers") as tick:
-            result = (over_training if is_run(source) else report)(
+            result = (over_training if followed else report)(
                 source,
                 circuit=circuit.value,
                 offsets=offsets,
@@ -108,7 +120,35 @@ def report(
                 fold_norm=fold,
                 progress=tick,
             )
-        _give(result, out, as_json=json)
+        if text is None:
+            _give(result, out, as_json=json)
+            return
+        _give_both(result, _behaviour(source, text, edit, layers), out, as_json=json)
+
+
+def _behaviour(source: str, text: Path, edit: str | None, layers: str | None) -> Any:
+    """Return what each head does on a text: windows of the model's context, one a document."""
+    from .checkpoints import load
+    from .interventions import behaviour
+    from .interventions.sweep import edit_from_text
+    from .interventions.tasks import named
+    from .training.corpus import read_documents
+
+    model = load(source)
+    work = named("next-token", model.tokenizer, read_documents(text).all_texts, min(model.config.n_ctx, 512), 32, 0)
+    rows = tuple(sample.right.tokens for sample in work.samples)
+    change = None if edit is None else edit_from_text(edit, rows, model.config.n_layers)
+    return behaviour(model, rows, edit=change, layers=layers, text=str(text), name=source)
+
+
+def _give_both(result: Any, seen: Any, out: Path | None, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(dumps(result.to_dict() | {"behaviour": seen.to_dict()}, indent=1, ensure_ascii=False) + "\n")
+        for each in [] if out is None else (result, seen):
+            each.save(out)
+        return
+    for each in (result, seen):
+        _give(each, out, as_json=False)
 
 
 @app.command()

@@ -2,12 +2,14 @@
 
 from .ablation import Ablation, ablate
 from .applying import apply
+from .behaviour import Behaviour, behaviour
 from .edits import Edit, Mean, Noise, Resample, SameNorm, Scale, Shuffle, Swap, Zero
 from .paths import PATHS
 
 __all__ = [
     "PATHS",
     "Ablation",
+    "Behaviour",
     "Edit",
     "Mean",
     "Noise",
@@ -19,4 +21,5 @@ __all__ = [
     "Zero",
     "ablate",
     "apply",
+    "behaviour",
 ]

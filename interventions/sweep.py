@@ -19,6 +19,7 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from ..models.hooked import HookedModel
+from ..models.layers import parse_layers
 from .applying import Reference, measure, padded
 from .edits import Edit, Mean, Noise, Resample, Rows, SameNorm, Shuffle, Zero
 from .paths import PATHS, SHARED, View, shared_view, view
@@ -77,6 +78,36 @@ class Settings:
         if self.how == "mean":
             return Mean(**common, reference=rows)
         return Zero(**common) if self.how == "zero" else Noise(**common, seed=seed)
+
+
+def edit_from_text(text: str, rows: Rows, n_layers: int, seed: int = 0) -> Edit:
+    """Read an edit like ``shuffle:v_private``, ``zero:z:3`` or ``mean:k:0-2:1,5``: how, path, layers, heads.
+
+    Parameters
+    ----------
+    text
+        ``HOW:PATH[:LAYERS[:HEADS]]``; layers as for `report` with ``-`` for ranges, heads with commas.
+    rows
+        Donors of ``resample``, reference of ``mean``.
+    n_layers
+        Of the model.
+    seed
+        Of what is random.
+
+    Raises
+    ------
+    ValueError, IndexError
+        If it is no such text, or names what does not exist.
+    """
+    how, path, layers, heads, *more = [*text.split(":"), *[""] * 4][: max(4, text.count(":") + 1)]
+    if more or not path:
+        raise ValueError(f"edit should be HOW:PATH[:LAYERS[:HEADS]], like shuffle:v_private:3:1,5, but got {text!r}")
+    chosen = tuple(parse_layers(layers.replace("-", ":"), n_layers)) if layers else None
+    try:
+        wanted = tuple(int(head) for head in heads.split(",")) if heads else None
+    except ValueError:
+        raise ValueError(f"heads of the edit should be numbers like 1,5 but got {heads!r}") from None
+    return dataclasses.replace(Settings(path=path, how=how).edit(path, seed, rows), layers=chosen, heads=wanted)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,9 @@ CELL = 0.34
 MAX_TICKS = 32
 
 
-def effect_map(table: pd.DataFrame, *, title: str = "", unit: str = "nats") -> Figure:
+def effect_map(
+    table: pd.DataFrame, *, title: str = "", unit: str = "nats", name: str = "effect", marked: bool = True
+) -> Figure:
     """Draw effects as a map, layers down and heads across.
 
     Colour is the effect, white at zero; a dot marks the significant ones, and cells without a value are hatched.
@@ -30,8 +32,10 @@ def effect_map(table: pd.DataFrame, *, title: str = "", unit: str = "nats") -> F
     ----------
     table
         One row a cell. Used are `layer`, `head` (-1 where all heads are one cell), `effect` and `significant`.
-    title, unit
-        What the effects are of, and their unit.
+    title, unit, name
+        What the values are of, their unit, and what they are called.
+    marked
+        Whether to mark and count what is significant.
 
     Returns
     -------
@@ -61,9 +65,10 @@ def effect_map(table: pd.DataFrame, *, title: str = "", unit: str = "nats") -> F
     image = _draw(ax, values, marks)
     _label(ax, layers, heads)
     bar = figure.colorbar(image, ax=ax, fraction=0.08, pad=0.03)
-    bar.set_label(f"effect ({unit})")
-    found = int(marks.sum())
-    figure.supxlabel(f"dot: significant ({found} of {int(np.isfinite(values).sum())})", fontsize=9)
+    bar.set_label(f"{name} ({unit})")
+    if marked:
+        known = int(np.isfinite(values).sum())
+        figure.supxlabel(f"dot: significant ({int(marks.sum())} of {known})", fontsize=9)
     return figure
 
 

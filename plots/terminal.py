@@ -26,7 +26,7 @@ def show(tables: Sequence[Table], lines: Sequence[str]) -> None:
         # Printed apart: a table breaks its own title at the width of its columns.
         console.print(table.title, style="italic")
         table.title = None
-        needed = console.measure(table).maximum
+        needed = Console(width=10_000).measure(table).maximum
         wide = console if needed <= console.width else Console(highlight=False, width=needed)
         wide.print(table)
     for line in lines:
@@ -182,6 +182,37 @@ def ablation_table(table: pd.DataFrame) -> Table:
             f"{100 * row['accuracy']:.1f} %",
             "*" if row["significant"] else "",
         )
+    return shown
+
+
+def behaviour_table(table: pd.DataFrame) -> Table:
+    """Return a row a head: where it looks, how like the others it is, and what an edit changes.
+
+    Parameters
+    ----------
+    table
+        A behaviour's table; with an edit, each measure stands before and after it.
+    """
+    names = {
+        "entropy": ("entropy", 1, 2),
+        "distance": ("back", 1, 1),
+        "previous": ("previous", 100, 0),
+        "duplicate": ("duplicate", 100, 0),
+        "induction": ("induction", 100, 0),
+        "agreement": ("agree", 100, 0),
+        "cka": ("CKA", 100, 0),
+    }
+    edited = "where" in table.columns
+    headers = ["layer", "head", *(header for header, _, _ in names.values()), *(("where", "what") if edited else ())]
+    said = "entropy in nats, tokens back, all others in %" + ("; before → after the edit" if edited else "")
+    shown = _table(f"What heads do ({said})", headers)
+    for row in table.to_dict("records"):
+        cells = [
+            _number(unit * row[name], digits) + (f"→{_number(unit * row[f'{name}_edited'], digits)}" if edited else "")
+            for name, (_, unit, digits) in names.items()
+        ]
+        changes = [_number(100 * row[name], 0) for name in ("where", "what")] if edited else []
+        shown.add_row(str(row["layer"]), str(row["head"]), *cells, *changes)
     return shown
 
 
