@@ -175,6 +175,9 @@ def ablate(
     samples: Annotated[int, typer.Option(help="Samples of the task.", min=1)] = 64,
     seeds: Annotated[int, typer.Option(help="Repeats of what is random in the edit.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Of the samples and of the edit.", min=0)] = 0,
+    stop_early: Annotated[
+        bool, typer.Option("--stop-early", help="Leave a head once its samples so far decide it.")
+    ] = False,
     rotated: Annotated[
         bool, typer.Option("--rotated", help="Edit queries or keys as they are after the rotation.")
     ] = False,
@@ -216,6 +219,7 @@ def ablate(
                 heads=_heads(heads),
                 seeds=seeds,
                 seed=seed,
+                stop_early=stop_early,
                 name=source,
                 out=out,
                 progress=tick,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
+from scipy.stats import false_discovery_control
 
 from ..checkpoints import load
 from ..models.hooked import HookedModel
@@ -23,7 +24,7 @@ from ..results import Result
 from .parts import Parts
 from .paths import view
 from .statistics import effects
-from .sweep import ALL, LayerScores, Settings, Sweep
+from .sweep import ALL, LOOKS, LayerScores, Settings, Sweep
 from .tasks import Task
 from .workers import Workers, workers
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int, str], None]
 LEVEL = 0.05
+FLIPS = 49_999
+"""Sign flips of the permutation test: few enough cells of a large model could reach a small q with fewer."""
 
 COLUMNS = (
     "layer",
@@ -152,6 +155,7 @@ def ablate(
     heads: str | tuple[int, ...] = "each",
     seeds: int = 1,
     seed: int = 0,
+    stop_early: bool = False,
     name: str | None = None,
     out: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -164,7 +168,7 @@ def ablate(
         A checkpoint's path or the name of one that ships, or a `HookedModel`.
     task
         Samples and their scores; see `tasks`.
-    path, how, rotated, heads, seeds, seed
+    path, how, rotated, heads, seeds, seed, stop_early
         As in `Settings`.
     name
         What to call a model in memory, for the record.
@@ -189,7 +193,7 @@ def ablate(
     ValueError, IndexError
         If the model has no such path, layer or head, an option cannot be, or the task does not fit the model.
     """
-    settings = Settings(path, how, rotated, heads, seeds, seed)
+    settings = Settings(path, how, rotated, heads, seeds, seed, stop_early=stop_early)
     model = source if isinstance(source, HookedModel) else load(source)
     sweep = Sweep(model, task, settings)
     chosen = parse_layers(layers, model.config.n_layers)
@@ -215,7 +219,7 @@ def ablate(
             return None
     score, accuracy = sweep.clean()
     record["clean"] = {"score": float(score.mean()), "accuracy": float(accuracy.mean()), "n": len(score)}
-    result = Ablation(table=_table(found, score, accuracy, seed), samples=_samples(found, score), record=record)
+    result = Ablation(table=_table(found, score, accuracy, settings), samples=_samples(found, score), record=record)
     if target is not None:
         result.save(target)
         parts.discard()
@@ -267,24 +271,25 @@ _STATISTICS = {
 }
 
 
-def _table(found: Sequence[LayerScores], score: np.ndarray, accuracy: np.ndarray, seed: int) -> pd.DataFrame:
+def _table(found: Sequence[LayerScores], score: np.ndarray, accuracy: np.ndarray, settings: Settings) -> pd.DataFrame:
+    seed, looks = settings.seed, LOOKS if settings.stop_early else 1
     rows = [(layer.layer, head) for layer in found for head in layer.cells]
     edit, random = (np.concatenate([getattr(layer, name) for layer in found]) for name in ("edit", "random"))
     right = np.concatenate([layer.edit_accuracy for layer in found])
     table = pd.DataFrame(rows, columns=["layer", "head"])
-    own = effects((edit - score).T, seed=seed)
+    own = _effects(edit - score, seed, looks)
     table = pd.concat([table, own], axis=1)
-    table["accuracy"] = right.mean(1)
-    table["accuracy_change"] = right.mean(1) - accuracy.mean()
+    table["accuracy"] = np.nanmean(right, 1)
+    table["accuracy_change"] = np.nanmean(right - accuracy, 1)
     for name, differences in (("random", random - score), ("beyond", edit - random)):
-        control = effects(differences.T, seed=seed)
+        control = _effects(differences, seed, looks)
         table[[f"{name}_effect", f"{name}_low", f"{name}_high"]] = control[["effect", "low", "high"]]
         table[f"{name}_q"] = control["q"]
     table = table.rename(columns={"beyond_effect": "beyond_random"})
     shared = [layer.layer for layer in found if layer.shared is not None]
     table[["shared_effect", "shared_low", "shared_high"]] = np.nan
     if shared:
-        values = effects(np.stack([layer.shared - score for layer in found if layer.shared is not None], 1), seed=seed)
+        values = _effects(np.stack([layer.shared - score for layer in found if layer.shared is not None]), seed, looks)
         for name in ("effect", "low", "high"):
             of_layer = dict(zip(shared, values[name], strict=True))
             table[f"shared_{name}"] = [of_layer.get(layer, np.nan) for layer in table["layer"]]
@@ -293,6 +298,25 @@ def _table(found: Sequence[LayerScores], score: np.ndarray, accuracy: np.ndarray
     same_side = np.sign(table["effect"]) == np.sign(table["beyond_random"])
     table["significant"] = (table["q"] < LEVEL) & (table["beyond_q"] < LEVEL) & same_side
     return pd.DataFrame(table[list(COLUMNS)])
+
+
+def _effects(differences: np.ndarray, seed: int, looks: int) -> pd.DataFrame:
+    """Return `effects` of cells ``[cell, sample]``; those that a sweep left early have fewer samples, NaN behind.
+
+    Where a sweep may stop at several looks, p is multiplied by their number (Bonferroni).
+    """
+    counts = (~np.isnan(differences)).sum(1)
+    parts = []
+    for count in sorted(set(counts.tolist())):
+        chosen = np.flatnonzero(counts == count)
+        part = effects(differences[chosen][:, :count].T, seed=seed, flips=FLIPS)
+        parts.append(part.set_index(chosen))
+    table = pd.concat(parts).sort_index()
+    table["p"] = (looks * table["p"]).clip(upper=1.0)
+    known = table["p"].notna()
+    if known.any():
+        table.loc[known, "q"] = false_discovery_control(table.loc[known, "p"])
+    return table
 
 
 def _samples(found: Sequence[LayerScores], score: np.ndarray) -> pd.DataFrame:

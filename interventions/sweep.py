@@ -24,12 +24,20 @@ from .applying import Reference, measure, padded
 from .edits import Edit, Mean, Noise, Resample, Rows, SameNorm, Shuffle, Zero
 from .paths import PATHS, SHARED, View, shared_view, view
 from .site import Site
-from .tasks import Row, Task, pair_scores, row_scores
+from .statistics import effects
+from .tasks import Row, Task, row_scores
+from .tasks.task import log_probabilities
 
 HOW = ("shuffle", "shuffle-past", "shuffle-token", "resample", "mean", "zero", "noise")
 """Names of edits that a sweep makes."""
 ALL = -1
 """Stands for the head of a cell in which all heads are edited together."""
+LOOKS = 4
+"""How often a sweep that may stop early looks at what it has: after each quarter of the samples."""
+_FLIPS = 49_999
+
+_Value = tuple[int, float, float | None]
+"""Sample, what a row brings to its score, and its accuracy (None: the sample's score decides)."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,8 @@ class Settings:
         Repeats of what is random, averaged within each sample (the unit stays the sample), and the first one's seed.
     rows
         Rows of one forward pass over all its arms; beyond rounding no number depends on it.
+    stop_early
+        Leave a cell once its samples so far decide it (`LOOKS` looks, Bonferroni over looks and cells of the layer).
     """
 
     path: str = "k_private"
@@ -56,6 +66,7 @@ class Settings:
     seeds: int = 1
     seed: int = 0
     rows: int = 128
+    stop_early: bool = False
 
     def __post_init__(self) -> None:
         if self.how not in HOW:
@@ -136,12 +147,20 @@ class LayerScores:
 
 
 @dataclass(frozen=True, eq=False)
-class _Arm:
-    """A change of some heads at one view."""
+class _Change:
+    """What becomes of all heads at one view; worked out once a batch, whatever the number of arms."""
 
     view: View
     edit: Edit
     reference: Reference | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Arm:
+    """A change of one head, or of all."""
+
+    change: _Change
+    head: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,9 +197,9 @@ class Sweep:
 
     def __init__(self, model: HookedModel, task: Task, settings: Settings) -> None:
         self.model, self.task, self.settings = model.eval(), task, settings
-        self._rows = [(i, row) for i, sample in enumerate(task.samples) for row in sample.rows]
-        self._donors: Rows = tuple(dict.fromkeys(row.tokens for _, row in self._rows))
-        longest = max(len(row.tokens) for _, row in self._rows)
+        self._donors: Rows = tuple(dict.fromkeys(row.tokens for sample in task.samples for row in sample.rows))
+        self._clean: tuple[np.ndarray, np.ndarray] | None = None
+        longest = max(map(len, self._donors))
         if longest > model.config.n_ctx:
             raise ValueError(
                 f"task {task.name!r} has rows of {longest} tokens but the model has n_ctx {model.config.n_ctx}"
@@ -189,11 +208,12 @@ class Sweep:
     @torch.no_grad()
     def clean(self) -> tuple[Float[np.ndarray, " sample"], Float[np.ndarray, " sample"]]:
         """Return score and accuracy of every sample on the unedited model."""
-        found = [
-            self._logits(batch, self.model(batch.tokens, stop_at_layer=self.model.config.n_layers))
-            for batch in self._batches(self.settings.rows)
-        ]
-        return self._scores([logits for batch in found for logits in batch])
+        if self._clean is None:
+            values: list[_Value] = []
+            for batch in self._batches(self.settings.rows, range(len(self.task.samples))):
+                values += self._values(batch, self.model(batch.tokens, stop_at_layer=self.model.config.n_layers))
+            self._clean = _per_sample(values)
+        return self._clean
 
     def cells(self, layer: int) -> tuple[int, ...]:
         """Return the heads of a layer's cells.
@@ -222,30 +242,63 @@ class Sweep:
     @torch.no_grad()
     def layer(self, layer: int) -> LayerScores:
         """Go through the cells of one layer."""
-        cells, settings = self.cells(layer), self.settings
-        found = [self._repeat(layer, cells, seed) for seed in range(settings.seed, settings.seed + settings.seeds)]
-        scores = np.mean([scores for scores, _, _ in found], axis=0)  # [arm, sample]
-        accuracy = np.mean([accuracy for _, accuracy, _ in found], axis=0)
-        moved = np.mean([moved for _, _, moved in found], axis=0)
-        count = len(cells)
-        shared = scores[2 * count] if len(scores) > 2 * count else None
-        return LayerScores(layer, cells, scores[:count], accuracy[:count], scores[count : 2 * count], shared, moved)
+        cells, count = self.cells(layer), len(self.task.samples)
+        edit, accuracy, random = (np.full((len(cells), count), np.nan) for _ in range(3))
+        shared: np.ndarray | None = None
+        moved = np.zeros((len(cells), 2))
+        open_cells = np.arange(len(cells))
+        looks = LOOKS if self.settings.stop_early else 1
+        for chosen in np.array_split(np.arange(count), min(looks, count)):
+            scores, right, moves = self._mean(layer, [cells[c] for c in open_cells], chosen.tolist())
+            here = np.ix_(open_cells, chosen)
+            width = len(open_cells)
+            edit[here], random[here], accuracy[here] = scores[:width], scores[width : 2 * width], right[:width]
+            moved[open_cells] += moves[:width]
+            if len(scores) > 2 * width:
+                shared = np.full(count, np.nan) if shared is None else shared
+                shared[chosen] = scores[-1]
+            if self.settings.stop_early:
+                open_cells = self._undecided(open_cells, edit, random)
+                if not len(open_cells):
+                    break
+        return LayerScores(layer, cells, edit, accuracy, random, shared, moved[:, 0] / np.maximum(moved[:, 1], 1))
 
-    def _repeat(self, layer: int, cells: Sequence[int], seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return scores and accuracies ``[arm, sample]`` with one seed: edits, controls, shared path; and `moved`."""
+    def _undecided(self, cells: np.ndarray, edit: np.ndarray, random: np.ndarray) -> np.ndarray:
+        """Return the cells that are not decided yet: by the effect and by the effect beyond the control, both.
+
+        Each test has Bonferroni's share of 5 %, over looks and cells, so that stopping keeps the family-wise error.
+        """
+        seen = ~np.isnan(edit[cells[0]])
+        edited, control, clean = edit[np.ix_(cells, seen)], random[np.ix_(cells, seen)], self.clean()[0][seen]
+        p = [effects(difference.T, flips=_FLIPS)["p"] for difference in (edited - clean, edited - control)]
+        return cells[~(np.maximum(*p) <= 0.05 / (LOOKS * len(edit)))]
+
+    def _mean(
+        self, layer: int, cells: Sequence[int], samples: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return scores and accuracies ``[arm, sample]`` over all seeds, and how far rows moved."""
+        first = self.settings.seed
+        found = [self._repeat(layer, cells, seed, samples) for seed in range(first, first + self.settings.seeds)]
+        scores, accuracy, moved = zip(*found, strict=True)
+        return np.mean(scores, axis=0), np.mean(accuracy, axis=0), np.sum(moved, axis=0)
+
+    def _repeat(
+        self, layer: int, cells: Sequence[int], seed: int, samples: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the same with one seed: the edits, then their controls, then the shared path."""
         arms = self._arms(layer, cells, seed)
-        logits: list[list[Tensor]] = [[] for _ in arms]
+        values: list[list[_Value]] = [[] for _ in arms]
         moved = np.zeros((len(arms), 2))
-        for batch in self._batches(max(1, self.settings.rows // len(arms))):
+        for batch in self._batches(max(1, self.settings.rows // len(arms)), samples):
             resid = self.model(batch.tokens, stop_at_layer=layer)
             share = max(1, self.settings.rows // len(batch.rows))
             for start in range(0, len(arms), share):
                 after, moves = self._run(batch, resid, layer, arms[start : start + share])
                 moved[start : start + share] += moves
-                for found, resids in zip(logits[start:], after, strict=False):
-                    found += self._logits(batch, resids)
-        scored = [self._scores(found) for found in logits]
-        return np.stack([s for s, _ in scored]), np.stack([a for _, a in scored]), _ratio(moved[: len(cells)])
+                for arm, last in zip(values[start:], after, strict=False):
+                    arm += self._values(batch, last)
+        scored = [_per_sample(arm) for arm in values]
+        return np.stack([score for score, _ in scored]), np.stack([right for _, right in scored]), moved
 
     def _arms(self, layer: int, cells: Sequence[int], seed: int) -> list[_Arm]:
         """Return the edit of each cell, then each one's control, then the same edit on the shared path."""
@@ -255,12 +308,13 @@ class Sweep:
             shared_view(self.model, path, layer, rotated=rotated),
         )
         edit = self.settings.edit(path, seed, self._donors)
-        edits = [edit if head == ALL else dataclasses.replace(edit, heads=(head,)) for head in cells]
-        kinds = [*((own, e) for e in edits), *((own, SameNorm(of=e, seed=seed)) for e in edits)]
+        kinds = [(own, edit), (own, SameNorm(of=edit, seed=seed))]
         if shared is not None:
             kinds.append((shared, self.settings.edit(SHARED[path], seed, self._donors)))
         held = measure(self.model, [(kind.reference_rows, found) for found, kind in kinds])
-        return [_Arm(found, kind, reference) for (found, kind), reference in zip(kinds, held, strict=True)]
+        changes = [_Change(found, kind, reference) for (found, kind), reference in zip(kinds, held, strict=True)]
+        heads = [None if head == ALL else head for head in cells]
+        return [_Arm(c, head) for c in changes[:2] for head in heads] + [_Arm(c, None) for c in changes[2:]]
 
     def _run(
         self, batch: _Batch, resid: Tensor, layer: int, arms: Sequence[_Arm]
@@ -271,46 +325,63 @@ class Sweep:
         def hook(tensor: Tensor, hook: HookPoint) -> Tensor:
             new = tensor.clone()
             before = tensor[:size]  # up to here all arms are alike
+            known: dict[int, tuple[Site, Tensor, Tensor]] = {}
             for i, arm in enumerate(arms):
-                if arm.view.hook == hook.name:
-                    site = batch.site(layer, arm.reference)
-                    part = arm.view.read(before, site)
-                    after = arm.edit.edited(part, site)
-                    moves[i] = _distance(part, after, batch.valid)
-                    new[i * size : (i + 1) * size] = arm.view.write(before, after, site)
+                change = arm.change
+                if change.view.hook != hook.name:
+                    continue
+                if id(change) not in known:
+                    site = batch.site(layer, change.reference)
+                    part = change.view.read(before, site)
+                    known[id(change)] = site, part, change.edit.change(part, site)
+                site, part, changed = known[id(change)]
+                after = changed if arm.head is None else _of_head(part, changed, arm.head, self.settings.path)
+                moves[i] = _distance(part, after, batch.valid)
+                new[i * size : (i + 1) * size] = change.view.write(before, after, site)
             return new
 
-        names = list(dict.fromkeys(arm.view.hook for arm in arms))
+        names = list(dict.fromkeys(arm.change.view.hook for arm in arms))
         stacked = resid.repeat(len(arms), 1, 1)
         with self.model.hooks(fwd_hooks=[(name, hook) for name in names]):
             last = self.model(stacked, start_at_layer=layer, stop_at_layer=self.model.config.n_layers)
         return list(last.split(size)), moves
 
-    def _batches(self, size: int) -> Iterator[_Batch]:
-        for first in range(0, len(self._rows), size):
-            chunk = self._rows[first : first + size]
+    def _batches(self, size: int, samples: Sequence[int]) -> Iterator[_Batch]:
+        rows = [(i, row) for i in samples for row in self.task.samples[i].rows]
+        for first in range(0, len(rows), size):
+            chunk = rows[first : first + size]
             tokens, valid = padded(tuple(row.tokens for _, row in chunk))
             yield _Batch(tuple(i for i, _ in chunk), tuple(row for _, row in chunk), tokens, valid)
 
-    def _logits(
-        self, batch: _Batch, resid: Float[Tensor, "batch pos d_model"]
-    ) -> list[Float[Tensor, "scored d_vocab"]]:
-        """Return the logits at each row's scored positions."""
-        return [
-            self.model.ln_final(resid[i : i + 1, list(row.scored)])[0] @ self.model.W_U
-            for i, row in enumerate(batch.rows)
-        ]
+    def _values(self, batch: _Batch, resid: Float[Tensor, "batch pos d_model"]) -> list[_Value]:
+        """Return what each row of a batch brings to its sample's score; logits are read at scored positions alone."""
+        found: list[_Value] = []
+        for i, (sample, row) in enumerate(zip(batch.samples, batch.rows, strict=True)):
+            logits = self.model.ln_final(resid[i : i + 1, list(row.scored)])[0] @ self.model.W_U
+            if self.task.samples[sample].wrong is None:
+                found.append((sample, *row_scores(logits, row)))
+            else:
+                sign = 1 if row is self.task.samples[sample].right else -1
+                found.append((sample, sign * float(log_probabilities(logits, row.answers).sum()), None))
+        return found
 
-    def _scores(self, logits: Sequence[Tensor]) -> tuple[Float[np.ndarray, " sample"], Float[np.ndarray, " sample"]]:
-        """Return score and accuracy of each sample from the logits of all rows."""
-        found, place = [], 0
-        for sample in self.task.samples:
-            here = logits[place : place + len(sample.rows)]
-            place += len(sample.rows)
-            found.append(
-                row_scores(here[0], sample.right) if sample.wrong is None else pair_scores(here[0], here[1], sample)
-            )
-        return np.array([score for score, _ in found]), np.array([accuracy for _, accuracy in found])
+
+def _per_sample(values: Sequence[_Value]) -> tuple[Float[np.ndarray, " sample"], Float[np.ndarray, " sample"]]:
+    """Return score and accuracy of each sample from its rows: the right one's alone, or right minus wrong."""
+    scores: dict[int, float] = {}
+    accuracy: dict[int, float | None] = {}
+    for sample, score, right in values:
+        scores[sample] = scores.get(sample, 0.0) + score
+        accuracy[sample] = right
+    found = [float(scores[i] > 0) if right is None else right for i, right in accuracy.items()]
+    return np.array(list(scores.values())), np.array(found)
+
+
+def _of_head(part: Tensor, changed: Tensor, head: int, path: str) -> Tensor:
+    """Return the tensor with one head's rows changed."""
+    after = part.clone()
+    after.select(PATHS[path] or 0, head).copy_(changed.select(PATHS[path] or 0, head))
+    return after
 
 
 def _distance(part: Tensor, after: Tensor, valid: Bool[Tensor, "batch pos"]) -> tuple[float, int]:
@@ -320,8 +391,3 @@ def _distance(part: Tensor, after: Tensor, valid: Bool[Tensor, "batch pos"]) -> 
         moved, norm = moved[valid], norm[valid]
     changed = moved > 0
     return float((moved[changed] / norm[changed].clamp_min(1e-30)).sum()), int(changed.sum())
-
-
-def _ratio(moved: Float[np.ndarray, "arm 2"]) -> Float[np.ndarray, " arm"]:
-    """Return sums over counts; 0 where nothing moved."""
-    return moved[:, 0] / np.maximum(moved[:, 1], 1)
