@@ -181,6 +181,12 @@ def ablate(
     rotated: Annotated[
         bool, typer.Option("--rotated", help="Edit queries or keys as they are after the rotation.")
     ] = False,
+    bridge: Annotated[
+        bool, typer.Option("--bridge", help="Load through TransformerLens: any Hugging Face model.")
+    ] = False,
+    device_map: Annotated[
+        str | None, typer.Option(help="With the bridge: auto spreads a large model over all devices.")
+    ] = None,
     text: Annotated[
         Path | None,
         typer.Option(help="Text file or folder to make samples from. Default: held-out standard library."),
@@ -195,19 +201,24 @@ def ablate(
     with _mistakes():
         from .checkpoints import load
         from .checkpoints.reference import DEFAULT
-        from .interventions import ablate
+        from .interventions import ablate, load_bridge
         from .interventions.tasks import named
         from .training.corpus import read_documents, standard_library
 
         _claim(out)
         source = checkpoint or DEFAULT
-        model = load(source)
+        if bridge or device_map is not None:
+            model, tokenizer = load_bridge(source, device_map)
+            n_ctx = min(model.cfg.n_ctx, 512)
+        else:
+            model = load(source)
+            tokenizer, n_ctx = model.tokenizer, min(model.config.n_ctx, 512)
         texts = (
             standard_library().texts("test")
             if text is None
             else [found.text for found in read_documents(text).documents]
         )
-        work = named(task, model.tokenizer, texts, model.config.n_ctx, samples, seed)
+        work = named(task, tokenizer, texts, n_ctx, samples, seed)
         with _progress("ablating layers") as tick:
             result = ablate(
                 model,

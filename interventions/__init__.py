@@ -3,6 +3,7 @@
 from .ablation import Ablation, ablate
 from .applying import apply
 from .behaviour import Behaviour, behaviour
+from .bridged import load_bridge
 from .edits import Edit, Mean, Noise, Resample, SameNorm, Scale, Shuffle, Swap, Zero
 from .paths import PATHS
 
@@ -22,4 +23,5 @@ __all__ = [
     "ablate",
     "apply",
     "behaviour",
+    "load_bridge",
 ]

@@ -21,6 +21,7 @@ from ..models.layers import parse_layers
 from ..plots import effect_map
 from ..plots.terminal import ablation_table
 from ..results import Result
+from .bridged import BridgeSweep
 from .parts import Parts
 from .paths import view
 from .statistics import effects
@@ -145,7 +146,7 @@ class Ablation(Result):
 
 
 def ablate(
-    source: str | os.PathLike[str] | HookedModel,
+    source: str | os.PathLike[str] | HookedModel | Any,
     task: Task,
     *,
     path: str = "k_private",
@@ -165,7 +166,7 @@ def ablate(
     Parameters
     ----------
     source
-        A checkpoint's path or the name of one that ships, or a `HookedModel`.
+        A checkpoint's path or the name of one that ships, a `HookedModel`, or a bridged model (`load_bridge`).
     task
         Samples and their scores; see `tasks`.
     path, how, rotated, heads, seeds, seed, stop_early
@@ -194,16 +195,15 @@ def ablate(
         If the model has no such path, layer or head, an option cannot be, or the task does not fit the model.
     """
     settings = Settings(path, how, rotated, heads, seeds, seed, stop_early=stop_early)
-    model = source if isinstance(source, HookedModel) else load(source)
-    sweep = Sweep(model, task, settings)
-    chosen = parse_layers(layers, model.config.n_layers)
+    model = load(source) if isinstance(source, str | os.PathLike) else source
+    sweep = Sweep(model, task, settings) if isinstance(model, HookedModel) else BridgeSweep(model, task, settings)
+    chosen = parse_layers(layers, sweep.n_layers)
     for layer in chosen:
         sweep.cells(layer)
     target = None if out is None else Path(out).expanduser()
     record = {
         "kind": "ablation",
-        "checkpoint": {**model.describe(), "path": name if isinstance(source, HookedModel) else str(source)},
-        "config": model.config.to_dict(),
+        **sweep.describe(name if model is source else str(source)),
         "task": {**_describe(task), "sha256": _fingerprint(task)},
         "layers": chosen,
         **asdict(settings),
@@ -227,7 +227,7 @@ def ablate(
 
 
 def _go_through(
-    sweep: Sweep, team: Workers, parts: Parts, layers: Sequence[int], progress: Progress | None
+    sweep: Sweep | BridgeSweep, team: Workers, parts: Parts, layers: Sequence[int], progress: Progress | None
 ) -> list[LayerScores] | None:
     """Return all layers' scores on the leading process, in order; None on the others."""
     mine: list[LayerScores] = []
@@ -312,11 +312,11 @@ def _effects(differences: np.ndarray, seed: int, looks: int) -> pd.DataFrame:
         part = effects(differences[chosen][:, :count].T, seed=seed, flips=FLIPS)
         parts.append(part.set_index(chosen))
     table = pd.concat(parts).sort_index()
-    table["p"] = (looks * table["p"]).clip(upper=1.0)
-    known = table["p"].notna()
+    p = np.minimum(looks * np.asarray(table["p"], dtype=float), 1.0)
+    q, known = np.full(len(p), np.nan), ~np.isnan(p)
     if known.any():
-        table.loc[known, "q"] = false_discovery_control(table.loc[known, "p"])
-    return table
+        q[known] = false_discovery_control(p[known])
+    return table.assign(p=p, q=q)
 
 
 def _samples(found: Sequence[LayerScores], score: np.ndarray) -> pd.DataFrame:

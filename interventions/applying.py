@@ -130,29 +130,32 @@ def measure(model: Any, wanted: Sequence[tuple[Rows | None, View]], batch_size: 
     """
     found: list[Reference | None] = [None] * len(wanted)
     for rows in dict.fromkeys(rows for rows, _ in wanted if rows is not None):
-        mine = [i for i, (asked, _) in enumerate(wanted) if asked == rows]
+        mine = {i: asked_view for i, (asked, asked_view) in enumerate(wanted) if asked == rows}
         tokens, valid = padded(rows)
         parts: dict[int, list[Tensor]] = {i: [] for i in mine}
         for start in range(0, len(rows), batch_size):
             here = slice(start, start + batch_size)
             site = Site(0, tuple(range(len(rows))[here]), valid[here], _counted(valid[here]), tokens[here])
-
-            def keep(tensor: Tensor, hook: HookPoint, site: Site = site) -> None:
-                for i in by_hook[hook.name]:  # noqa: B023
-                    parts[i].append(wanted[i][1].read(tensor, site).detach().clone())  # noqa: B023
-
-            by_hook: dict[str | None, list[int]] = {}
-            for i in mine:
-                by_hook.setdefault(wanted[i][1].hook, []).append(i)
-            added = [(model.hook_dict[n], model.hook_dict[n].add_hook(keep)) for n in by_hook]
+            # One hook a view: a bridge's hook points may go by another name than the one they were asked for.
+            added = []
+            for i, asked_view in mine.items():
+                point = model.hook_dict[asked_view.hook]
+                added.append((point, point.add_hook(_keeper(asked_view, site, parts[i]))))
             try:
                 model(tokens[here], attention_mask=valid[here].long())
             finally:
                 for point, handle in added:
                     remove_hook(point, handle)
-        for i in mine:
-            found[i] = torch.cat(parts[i]), valid
+        for i, held in parts.items():
+            found[i] = torch.cat(held), valid
     return found
+
+
+def _keeper(found: View, site: Site, held: list[Tensor]) -> Any:
+    def hook(tensor: Tensor, hook: HookPoint) -> None:
+        held.append(found.read(tensor, site).detach().clone())
+
+    return hook
 
 
 def padded(rows: Rows) -> tuple[Int[Tensor, "row pos"], Bool[Tensor, "row pos"]]:

@@ -65,10 +65,8 @@ class Behaviour(Result):
             ("duplicate", "looks most at earlier equal tokens"),
             ("induction", "looks most at what followed them"),
         ):
-            known = self.table.dropna(subset=[name])
-            if len(known):
-                row = known.loc[known[name].idxmax()]
-                lines.append(f"{_head(row)} {words}: {100 * row[name]:.0f} % of its attention.")
+            if found := _largest(self.table, name):
+                lines.append(f"{found[0]} {words}: {100 * found[1]:.0f} % of its attention.")
         return "\n".join(lines)
 
     def reading(self) -> str:
@@ -77,10 +75,8 @@ class Behaviour(Result):
             return "No edit was made: give one to see which heads change where they look and which what they bring."
         lines = [f"Edit: {self.record['edit']}."]
         for name, words in (("where", "looks elsewhere"), ("what", "brings something else")):
-            known = self.table.dropna(subset=[name])
-            if len(known):
-                row = known.loc[known[name].idxmax()]
-                lines.append(f"{_head(row)} {words} most: {100 * row[name]:.0f} % of its output.")
+            if found := _largest(self.table, name):
+                lines.append(f"{found[0]} {words} most: {100 * found[1]:.0f} % of its output.")
         return "\n".join(lines)
 
     def terminal(self) -> tuple[list[Table], list[str]]:
@@ -103,8 +99,13 @@ class Behaviour(Result):
         return effect_map(pd.DataFrame(table), title=f"{self.title()}: {title}", unit=unit, name=title, marked=False)
 
 
-def _head(row: pd.Series) -> str:
-    return f"L{int(row['layer'])}H{int(row['head'])}"
+def _largest(table: pd.DataFrame, column: str) -> tuple[str, float] | None:
+    """Return the head with the largest value, and the value; None where there is none."""
+    known = table.dropna(subset=[column]).to_dict("records")
+    if not known:
+        return None
+    row = max(known, key=lambda row: row[column])
+    return f"L{row['layer']}H{row['head']}", row[column]
 
 
 @torch.no_grad()

@@ -205,6 +205,15 @@ class Sweep:
                 f"task {task.name!r} has rows of {longest} tokens but the model has n_ctx {model.config.n_ctx}"
             )
 
+    @property
+    def n_layers(self) -> int:
+        """Layers of the model."""
+        return self.model.config.n_layers
+
+    def describe(self, name: str | None) -> dict[str, Any]:
+        """Return what the model is, for a record."""
+        return {"checkpoint": {**self.model.describe(), "path": name}, "config": self.model.config.to_dict()}
+
     @torch.no_grad()
     def clean(self) -> tuple[Float[np.ndarray, " sample"], Float[np.ndarray, " sample"]]:
         """Return score and accuracy of every sample on the unedited model."""
@@ -223,21 +232,9 @@ class Sweep:
         ValueError, IndexError
             If the model has no such path, layer or head.
         """
-        config, path = self.model.config.attention, self.settings.path
-        view(self.model, path, layer, rotated=self.settings.rotated)
-        if self.settings.heads == "all" or PATHS[path] is None:
-            if self.settings.heads not in ("all", "each"):
-                raise ValueError(
-                    f"path {path!r} is shared by all heads: it has no heads {self.settings.heads} of its own"
-                )
-            return (ALL,)
-        count = config.n_groups if path[0] in "kv" else config.n_heads
-        if isinstance(self.settings.heads, str):
-            return tuple(range(count))
-        for head in self.settings.heads:
-            if not 0 <= head < count:
-                raise IndexError(f"head {head} does not exist: path {path!r} has heads 0–{count - 1}")
-        return self.settings.heads
+        config = self.model.config.attention
+        view(self.model, self.settings.path, layer, rotated=self.settings.rotated)
+        return head_cells(self.settings, config.n_heads, config.n_groups)
 
     @torch.no_grad()
     def layer(self, layer: int) -> LayerScores:
@@ -270,8 +267,9 @@ class Sweep:
         """
         seen = ~np.isnan(edit[cells[0]])
         edited, control, clean = edit[np.ix_(cells, seen)], random[np.ix_(cells, seen)], self.clean()[0][seen]
-        p = [effects(difference.T, flips=_FLIPS)["p"] for difference in (edited - clean, edited - control)]
-        return cells[~(np.maximum(*p) <= 0.05 / (LOOKS * len(edit)))]
+        found = [effects(difference.T, flips=_FLIPS) for difference in (edited - clean, edited - control)]
+        p = np.maximum(np.asarray(found[0]["p"]), np.asarray(found[1]["p"]))
+        return cells[~(p <= 0.05 / (LOOKS * len(edit)))]
 
     def _mean(
         self, layer: int, cells: Sequence[int], samples: Sequence[int]
@@ -364,6 +362,22 @@ class Sweep:
                 sign = 1 if row is self.task.samples[sample].right else -1
                 found.append((sample, sign * float(log_probabilities(logits, row.answers).sum()), None))
         return found
+
+
+def head_cells(settings: Settings, n_heads: int, n_groups: int) -> tuple[int, ...]:
+    """Return the heads of a layer's cells: groups, for keys and values."""
+    path = settings.path
+    if settings.heads == "all" or PATHS[path] is None:
+        if settings.heads not in ("all", "each"):
+            raise ValueError(f"path {path!r} is shared by all heads: it has no heads {settings.heads} of its own")
+        return (ALL,)
+    count = n_groups if path[0] in "kv" else n_heads
+    if isinstance(settings.heads, str):
+        return tuple(range(count))
+    for head in settings.heads:
+        if not 0 <= head < count:
+            raise IndexError(f"head {head} does not exist: path {path!r} has heads 0–{count - 1}")
+    return settings.heads
 
 
 def _per_sample(values: Sequence[_Value]) -> tuple[Float[np.ndarray, " sample"], Float[np.ndarray, " sample"]]:

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 import torch
 from headscope.cli import app
-from headscope.interventions import SameNorm, ablate, apply
+from headscope.interventions import SameNorm, ablate, apply, load_bridge
 from headscope.interventions.ablation import COLUMNS
 from headscope.interventions.paths import SHARED
 from headscope.interventions.sweep import Settings, Sweep
@@ -389,3 +389,48 @@ def test_the_command_shows_what_was_done(place):
         wrong = CliRunner().invoke(app, ["ablate", str(place[0]), *arguments])
         assert wrong.exit_code == 2
         assert said in wrong.output
+
+
+# -- through the bridge -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory) -> Path:
+    """A Hugging Face directory with a tokenizer."""
+    from headscope.training.tokens import train_tokenizer
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=300, max_position_embeddings=64,
+    )  # fmt: skip
+    place = tmp_path_factory.mktemp("llama")
+    LlamaForCausalLM(config).save_pretrained(place)
+    train_tokenizer(["import os\nimport sys\n"], 300).save_pretrained(place)
+    return place
+
+
+@pytest.mark.parametrize(("path", "how"), [("z", "zero"), ("v_private", "shuffle"), ("v", "mean")])
+def test_a_bridged_model_gives_the_wrappers_numbers(llama, path, how):
+    bridge, tokenizer = load_bridge(llama)
+    assert tokenizer.decode(tokenizer.encode("import os")) == "import os"
+    task = random_task(samples=5)
+    there, here = (ablate(source, task, path=path, how=how, layers="1", seeds=2) for source in (bridge, llama))
+    for column in ("effect", "low", "high", "p", "random_effect", "beyond_q", "accuracy", "shared_effect"):
+        np.testing.assert_allclose(there.table[column], here.table[column], rtol=1e-3, atol=1e-5, err_msg=column)
+    assert there.record["checkpoint"]["family"] == "TransformerLens bridge"
+
+
+def test_the_command_ablates_through_the_bridge_with_a_device_map(llama, place):
+    common = [str(llama), "--task", str(place[1]), "--path", "z", "--how", "zero", "--layers", "0", "--json"]
+    plain, bridged = (CliRunner().invoke(app, ["ablate", *common, *extra]) for extra in ([], ["--device-map", "auto"]))
+    assert bridged.exit_code == 0, bridged.output
+    effects = [[row["effect"] for row in json.loads(found.stdout)["rows"]] for found in (plain, bridged)]
+    np.testing.assert_allclose(*effects, rtol=1e-3, atol=1e-5)
+    wrong = CliRunner().invoke(app, ["ablate", str(llama), "--task", str(place[1]), "--bridge"])
+    assert wrong.exit_code == 2
+    assert "this bridge has no path 'k_private'" in wrong.output
+    missing = CliRunner().invoke(app, ["ablate", str(llama / "nowhere"), "--bridge"])
+    assert missing.exit_code == 2
+    assert "no Hugging Face directory" in missing.output

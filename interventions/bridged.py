@@ -1,0 +1,133 @@
+"""Sweeps over models that run in TransformerLens's bridge: any causal model of Hugging Face, at any size.
+
+Whole forward passes, one a head, through the bridge's own hooks: nothing of the prefix is reused. Keys have no shared
+and private parts here (the bridge does not say how they are rotated); values have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..errors import CheckpointError
+from .applying import apply
+from .edits import Edit, Rows, SameNorm
+from .paths import SHARED, view
+from .sweep import ALL, LayerScores, Settings, head_cells
+from .tasks import Task, evaluate
+
+
+def load_bridge(path: str | os.PathLike[str], device_map: str | None = None) -> tuple[Any, Any]:
+    """Load a Hugging Face directory into TransformerLens's bridge, and its tokenizer.
+
+    Parameters
+    ----------
+    path
+        Directory with config, weights and tokenizer; nothing is fetched.
+    device_map
+        As for Hugging Face (``"auto"`` spreads a large model over what there is, through accelerate); None: the CPU.
+
+    Raises
+    ------
+    CheckpointError
+        If the directory holds no such model.
+    """
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if not (Path(path) / "config.json").exists():
+        raise CheckpointError(f"{path} is no Hugging Face directory: it has no config.json")
+    try:
+        plain = AutoModelForCausalLM.from_pretrained(path, local_files_only=True, device_map=device_map)
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be loaded by transformers: {str(error).splitlines()[0]}") from error
+    return build_bridge_from_module(plain.eval(), type(plain).__name__, hf_config=plain.config), tokenizer
+
+
+class BridgeSweep:
+    """A bridged model on a task, and what is to be done to it; see `Sweep`."""
+
+    def __init__(self, model: Any, task: Task, settings: Settings) -> None:
+        if settings.stop_early:
+            raise ValueError("a bridged model's sweep does not stop early: leave stop_early out")
+        self.model, self.task, self.settings = model, task, settings
+        self._donors: Rows = tuple(dict.fromkeys(row.tokens for sample in task.samples for row in sample.rows))
+
+    @property
+    def n_layers(self) -> int:
+        """Layers of the model."""
+        return self.model.cfg.n_layers
+
+    def describe(self, name: str | None) -> dict[str, Any]:
+        """Return what the model is, for a record."""
+        cfg = self.model.cfg
+        fields = ("architecture", "n_layers", "n_heads", "n_key_value_heads", "d_model", "d_head", "n_ctx", "d_vocab")
+        digest = hashlib.sha256()
+        for key, tensor in self.model.state_dict().items():
+            digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        origin = {"path": name, "family": "TransformerLens bridge", "sha256": digest.hexdigest()}
+        return {"checkpoint": origin, "config": {field: getattr(cfg, field, None) for field in fields}}
+
+    def cells(self, layer: int) -> tuple[int, ...]:
+        """Return the heads of a layer's cells."""
+        cfg = self.model.cfg
+        groups = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
+        view(self.model, self.settings.path, layer, rotated=self.settings.rotated)
+        return head_cells(self.settings, cfg.n_heads, groups)
+
+    def clean(self) -> tuple[Float[np.ndarray, " sample"], Float[np.ndarray, " sample"]]:
+        """Return score and accuracy of every sample on the unedited model."""
+        return self._scores()
+
+    def layer(self, layer: int) -> LayerScores:
+        """Go through the cells of one layer."""
+        cells, settings = self.cells(layer), self.settings
+        seeds = range(settings.seed, settings.seed + settings.seeds)
+        edits = [[self._edit(settings.path, layer, head, seed) for seed in seeds] for head in cells]
+        edited = [[self._scores(edit) for edit in each] for each in edits]
+        controls = [
+            [self._scores(SameNorm(of=e, seed=s))[0] for e, s in zip(each, seeds, strict=True)] for each in edits
+        ]
+        shared = None
+        if self._has_shared(layer):
+            other = SHARED[settings.path]
+            shared = np.mean([self._scores(self._edit(other, layer, ALL, seed))[0] for seed in seeds], axis=0)
+        score, right = (np.array([[found[i] for found in each] for each in edited]).mean(1) for i in (0, 1))
+        unknown = np.full(len(cells), np.nan)  # how far rows moved is seen inside the wrapper alone
+        return LayerScores(layer, cells, score, right, np.array(controls).mean(1), shared, unknown)
+
+    def _edit(self, path: str, layer: int, head: int, seed: int) -> Edit:
+        heads = None if head == ALL else (head,)
+        return dataclasses.replace(self.settings.edit(path, seed, self._donors), layers=(layer,), heads=heads)
+
+    def _has_shared(self, layer: int) -> bool:
+        other = SHARED.get(self.settings.path)
+        if other is None:
+            return False
+        try:
+            view(self.model, other, layer, rotated=self.settings.rotated)
+        except ValueError:  # keys are not split here, and a single group shares nothing apart
+            return False
+        return True
+
+    def _scores(self, *edits: Edit) -> tuple[np.ndarray, np.ndarray]:
+        device = next(self.model.parameters()).device
+
+        def run(tokens: Tensor, lengths: Sequence[int], samples: Sequence[int]) -> Tensor:
+            mask = (torch.arange(tokens.shape[1]) < torch.tensor(lengths)[:, None]).long()
+            with apply(self.model, *edits, samples=samples):
+                return self.model(tokens.to(device), attention_mask=mask.to(device))
+
+        found = evaluate(self.task, run, batch_size=self.settings.rows)
+        return found["score"].to_numpy(), found["accuracy"].to_numpy()
