@@ -354,8 +354,11 @@ class Sweep:
     def _values(self, batch: _Batch, resid: Float[Tensor, "batch pos d_model"]) -> list[_Value]:
         """Return what each row of a batch brings to its sample's score; logits are read at scored positions alone."""
         found: list[_Value] = []
-        for i, (sample, row) in enumerate(zip(batch.samples, batch.rows, strict=True)):
-            logits = self.model.ln_final(resid[i : i + 1, list(row.scored)])[0] @ self.model.W_U
+        places = [(i, position) for i, row in enumerate(batch.rows) for position in row.scored]
+        index = torch.tensor(places, device=resid.device).T
+        read = self.model.ln_final(resid[index[0], index[1]][None])[0] @ self.model.W_U
+        split = read.split([len(row.scored) for row in batch.rows])
+        for sample, row, logits in zip(batch.samples, batch.rows, split, strict=True):
             if self.task.samples[sample].wrong is None:
                 found.append((sample, *row_scores(logits, row)))
             else:
