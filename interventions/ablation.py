@@ -105,16 +105,16 @@ class Ablation(Result):
 
     def reading(self) -> str:
         """Return which cells matter most, and how the shared path compares."""
-        found = pd.DataFrame(self.table[self.table["significant"]]).sort_values("effect")
+        found = pd.DataFrame(self.table[self.table["significant"] & (self.table["effect"] < 0)]).sort_values("effect")
         lines = []
         if len(found):
             worst = "; ".join(
                 f"{_cell(row)} {row['effect']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
                 for row in found.head(5).to_dict("records")
             )
-            lines.append(f"Largest effects, in nats: {worst}.")
+            lines.append(f"What hurts most, in nats: {worst}.")
         else:
-            lines.append("No cell is told from both no effect and its control.")
+            lines.append("No edit is told to hurt, beyond what its control does.")
         shared = self.table.dropna(subset=["shared_effect"]).drop_duplicates("layer")
         if len(shared):
             row = shared.sort_values("shared_effect").to_dict("records")[0]

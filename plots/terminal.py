@@ -174,10 +174,10 @@ def ablation_table(table: pd.DataFrame) -> Table:
             "all" if row["head"] == -1 else str(row["head"]),
             _signed(row["effect"]),
             "–" if math.isnan(low) else f"{low:+.3f} … {high:+.3f}",
-            _number(row["p"], 4),
-            _number(row["q"], 4),
+            _chance(row["p"]),
+            _chance(row["q"]),
             _signed(row["random_effect"]),
-            _number(row["beyond_q"], 4),
+            _chance(row["beyond_q"]),
             _signed(row["shared_effect"]),
             f"{100 * row['accuracy']:.1f} %",
             "*" if row["significant"] else "",
@@ -272,6 +272,10 @@ def _with_interval(row: dict[str, Any], name: str, digits: int) -> str:
 
 def _number(value: float, digits: int) -> str:
     return "–" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _chance(value: float) -> str:
+    return "<0.0001" if value < 1e-4 else _number(value, 4)
 
 
 def _signed(value: float) -> str:

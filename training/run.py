@@ -62,13 +62,13 @@ class Recipe:
         Threads of torch; another number may round differently.
     """
 
-    steps: int = 2000
+    steps: int = 4000
     batch_size: int = 8
     seed: int = 0
     muon_lr: float = 0.02
     adam_lr: float = 0.008
     weight_decay: float = 0.01
-    save_every: int = 100
+    save_every: int = 200
     validate_every: int = 50
     threads: int = 1
 
