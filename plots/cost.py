@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 from scipy import stats
 
+from . import style
 from .labels import name_points
 
 COLUMNS = ("model", "control", "seed", "loss", "cache_bytes", "cache_bytes_physical")
@@ -137,13 +138,7 @@ class _Point:
 
 def _checked(runs: pd.DataFrame) -> pd.DataFrame:
     """Check the table; return the columns that are used, with numbers as floats."""
-    missing = [column for column in COLUMNS if column not in runs.columns]
-    if missing:
-        raise ValueError(
-            f"the table lacks the column(s) {', '.join(missing)}; it has {', '.join(map(str, runs.columns))}"
-        )
-    if runs.empty:
-        raise ValueError("the table is empty: there is no run to draw")
+    style.require(runs, COLUMNS, row="run")
     rows = runs.loc[:, list(COLUMNS)].astype({column: float for column in COLUMNS[3:]})
     _refuse(rows, ~np.isfinite(rows["loss"]), "the loss of model {model!r}, seed {seed} is {loss}: leave the run out")
     unknown = ~rows["control"].isin(list(CONTROLS))
@@ -154,7 +149,7 @@ def _checked(runs: pd.DataFrame) -> pd.DataFrame:
         named = f"{column} of model {{model!r}}"
         _refuse(rows, not_positive, f"{named} should be positive but seed {{seed}} has {{{column}}}")
         differs = rows.groupby(["model", "control"])[column].transform("nunique") > 1
-        _refuse(rows, differs, f"{named}, differs between its seeds")
+        _refuse(rows, differs, f"{named}, control {{control!r}}, differs between its seeds")
     twice = rows.duplicated(["model", "control", "seed"])
     _refuse(rows, twice, "model {model!r}, control {control!r}, seed {seed} appears more than once")
     return rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -62,7 +61,7 @@ def effective_rank(table: pd.DataFrame, *, axes: Axes | Sequence[Axes] | np.ndar
     rows = _checked(table)
     blocks = style.in_order(zip(rows["circuit"], rows["part"], strict=True))
     figure, panels = _panels(axes, len(blocks))
-    reasons = _degenerate_label(rows)
+    reasons = style.degenerate_label(rows)
     limits = []
     for ax, (circuit, part) in zip(panels, blocks, strict=True):
         here = rows.loc[(rows["circuit"] == circuit) & (rows["part"] == part)]
@@ -76,13 +75,7 @@ def effective_rank(table: pd.DataFrame, *, axes: Axes | Sequence[Axes] | np.ndar
 
 def _checked(table: pd.DataFrame) -> pd.DataFrame:
     """Check the table; return the rows by layer, with numbers as floats (None becomes NaN)."""
-    missing = [column for column in COLUMNS if column not in table.columns]
-    if missing:
-        raise ValueError(
-            f"the table lacks the column(s) {', '.join(missing)}; it has {', '.join(map(str, table.columns))}"
-        )
-    if table.empty:
-        raise ValueError("the table is empty: there is no layer to draw")
+    style.require(table, COLUMNS, row="layer")
     twice = table[table.duplicated(["circuit", "part", "layer"])]
     if len(twice):
         first = twice.iloc[0]
@@ -121,7 +114,7 @@ def _draw_panel(ax: Axes, rows: pd.DataFrame, reasons: str) -> None:
     _draw_ranks(ax, layers, rows)
     _draw_caps(ax, layers, rows["n_heads"].to_numpy())
     _draw_null(ax, layers, rows)
-    marked = layers[_degenerate(rows)]
+    marked = layers[style.degenerate(rows)]
     if len(marked):
         low = ax.get_xaxis_transform()  # x in layers, y as a fraction of the panel
         heights = np.full(len(marked), 0.04)
@@ -182,26 +175,13 @@ def _draw_caps(ax: Axes, layers: np.ndarray, n_heads: np.ndarray) -> None:
         ax.annotate(text, (1.0, n_heads[-1] - less), color=colour, fontsize=8, va=align, ha="left", **place)
 
 
-def _degenerate(rows: pd.DataFrame) -> np.ndarray:
-    no_value = rows[["erank", "erank_centred"]].isna().any(axis=1)
-    return ((rows["status"] != "ok") | no_value).to_numpy()
-
-
-def _degenerate_label(rows: pd.DataFrame) -> str:
-    reasons = sorted({str(status) for status in rows["status"][_degenerate(rows)]})
-    if len(reasons) > 2:
-        return "degenerate layer (reasons: column status)"
-    said = "; ".join("value missing" if reason == "ok" else reason for reason in reasons)
-    return textwrap.fill(f"degenerate layer: {said}", 45)
-
-
 def _limits(rows: pd.DataFrame) -> tuple[float, float]:
     """Limits around all that is drawn, not from zero: ranks near the cap must be told apart."""
     drawn = rows[list(NUMBER_COLUMNS)].to_numpy()
     values = np.concatenate([drawn.ravel(), rows["n_heads"].to_numpy() - 1])
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     span = max(high - low, 0.5)
-    below = 0.16 if _degenerate(rows).any() else 0.08  # room for the marks
+    below = 0.16 if style.degenerate(rows).any() else 0.08  # room for the marks
     return max(low - below * span, -0.1 * span), high + 0.08 * span
 
 

@@ -73,13 +73,7 @@ def effect_map(
 
 
 def _grid(table: pd.DataFrame) -> tuple[list[int], list[int], np.ndarray, np.ndarray]:
-    missing = [column for column in COLUMNS if column not in table.columns]
-    if missing:
-        raise ValueError(
-            f"the table lacks the column(s) {', '.join(missing)}; it has {', '.join(map(str, table.columns))}"
-        )
-    if table.empty:
-        raise ValueError("the table is empty: there is no cell to draw")
+    style.require(table, COLUMNS, row="cell")
     twice = table[table.duplicated(["layer", "head"])]
     if len(twice):
         raise ValueError(f"layer {twice.iloc[0]['layer']}, head {twice.iloc[0]['head']} appears more than once")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from typing import Any
 
 import numpy as np
@@ -89,7 +88,7 @@ def over_training(table: pd.DataFrame, log: pd.DataFrame | None = None) -> Figur
     curves = _log_curves(log)
     blocks = style.in_order(zip(rows["circuit"], rows["part"], strict=True))
     figure, panels = _panels(len(blocks) + bool(curves))
-    reasons = _degenerate_label(rows)
+    reasons = style.degenerate_label(rows)
     for ax, (circuit, part) in zip(panels, blocks, strict=False):
         _draw_panel(ax, rows.loc[(rows["circuit"] == circuit) & (rows["part"] == part)], reasons)
         ax.set_title(style.block_title(circuit, part), fontsize=11)
@@ -100,19 +99,9 @@ def over_training(table: pd.DataFrame, log: pd.DataFrame | None = None) -> Figur
     return figure
 
 
-def _lacking(frame: pd.DataFrame, columns: tuple[str, ...], name: str) -> None:
-    missing = [column for column in columns if column not in frame.columns]
-    if missing:
-        raise ValueError(
-            f"the {name} lacks the column(s) {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}"
-        )
-
-
 def _checked(table: pd.DataFrame) -> pd.DataFrame:
     """Check the table; return the rows by step and layer, with numbers as floats (None becomes NaN)."""
-    _lacking(table, COLUMNS, "table")
-    if table.empty:
-        raise ValueError("the table is empty: there is no step to draw")
+    style.require(table, COLUMNS, row="step")
     twice = table[table.duplicated(["step", "layer", "circuit", "part"])]
     if len(twice):
         first = twice.iloc[0]
@@ -141,7 +130,7 @@ def _log_curves(log: pd.DataFrame | None) -> dict[str, pd.Series]:
     """Return the log's curves by name, each by step without its gaps; none that has no value."""
     if log is None or log.empty:
         return {}
-    _lacking(log, LOG_COLUMNS, "log")
+    style.require(log, LOG_COLUMNS, name="log")
     numbers = log.loc[:, list(LOG_COLUMNS)].astype(float).sort_values("step", kind="stable").set_index("step")
     finite = {name: numbers.loc[np.isfinite(numbers[name]), name] for name in LOG_COLUMNS[1:]}
     return {name: curve for name, curve in finite.items() if len(curve)}
@@ -163,7 +152,7 @@ def _draw_panel(ax: Axes, rows: pd.DataFrame, reasons: str) -> None:
     _draw_null(ax, rows)
     if ax.get_ylim()[1] >= 100:
         ax.axhline(100, linestyle="--", color=style.MARK, linewidth=0.8, label="cap: 100 %", zorder=1.5)
-    marked = np.unique(rows["step"].to_numpy()[_degenerate(rows)])
+    marked = np.unique(rows["step"].to_numpy()[style.degenerate(rows)])
     if len(marked):
         low = ax.get_xaxis_transform()  # x in steps, y as a fraction of the panel
         heights = np.full(len(marked), 0.04)
@@ -232,19 +221,6 @@ def _draw_null(ax: Axes, rows: pd.DataFrame) -> None:
             ax.axhline(mean, linestyle=dash, color=style.NULL, alpha=0.5, linewidth=3.5, label=label)
 
 
-def _degenerate(rows: pd.DataFrame) -> np.ndarray:
-    no_value = rows[["erank", "erank_centred"]].isna().any(axis=1)
-    return ((rows["status"] != "ok") | no_value).to_numpy()
-
-
-def _degenerate_label(rows: pd.DataFrame) -> str:
-    reasons = sorted({str(status) for status in rows["status"][_degenerate(rows)]})
-    if len(reasons) > 2:
-        return "degenerate layer (reasons: column status)"
-    said = "; ".join("value missing" if reason == "ok" else reason.removeprefix("degenerate: ") for reason in reasons)
-    return textwrap.fill(f"degenerate layer: {said}", 45)
-
-
 def _limits(rows: pd.DataFrame) -> tuple[float, float]:
     """Limits around all that is drawn, not from zero: ranks near the cap must be told apart."""
     drawn = rows[list(RANK_COLUMNS)].to_numpy()
@@ -252,7 +228,7 @@ def _limits(rows: pd.DataFrame) -> tuple[float, float]:
         return 0.0, HIGHEST
     low, high = float(np.nanmin(drawn)), float(np.nanmax(drawn))
     span = max(high - low, 1.0)
-    below = 0.16 if _degenerate(rows).any() else 0.08  # room for the marks
+    below = 0.16 if style.degenerate(rows).any() else 0.08  # room for the marks
     # No rank passes its cap; should one do so all the same, it is to be seen.
     return max(low - below * span, -0.1 * span), max(high, min(high + 0.08 * span, HIGHEST))
 

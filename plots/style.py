@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 # Okabe and Ito's palette: told apart by people with any of the common colour vision deficiencies. Line styles
 # and markers differ too, so that a print in grey can be read.
@@ -50,3 +52,29 @@ def in_order(blocks: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 def block_title(circuit: str, part: str) -> str:
     """Name a (circuit, part) as a reader says it: "QK", or "QK · position" where the circuit has parts."""
     return circuit.upper() if part == "all" else f"{circuit.upper()} · {part}"
+
+
+def require(frame: pd.DataFrame, columns: Sequence[str], *, name: str = "table", row: str | None = None) -> None:
+    """Raise ValueError unless a table has these columns and, if it is said what its rows are, at least one row."""
+    missing = [column for column in columns if column not in frame.columns]
+    if missing:
+        raise ValueError(
+            f"the {name} lacks the column(s) {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}"
+        )
+    if row is not None and frame.empty:
+        raise ValueError(f"the {name} is empty: there is no {row} to draw")
+
+
+def degenerate(rows: pd.DataFrame) -> np.ndarray:
+    """Return which rows of a report's table have a status other than "ok", or lack an effective rank."""
+    no_value = rows[["erank", "erank_centred"]].isna().any(axis=1)
+    return ((rows["status"] != "ok") | no_value).to_numpy()
+
+
+def degenerate_label(rows: pd.DataFrame) -> str:
+    """Say in a legend why those rows are what they are."""
+    reasons = sorted({str(status) for status in rows["status"][degenerate(rows)]})
+    if len(reasons) > 2:
+        return "degenerate layer (reasons: column status)"
+    said = "; ".join("value missing" if reason == "ok" else reason.removeprefix("degenerate: ") for reason in reasons)
+    return textwrap.fill(f"degenerate layer: {said}", 45)

@@ -80,7 +80,7 @@ def test_mistakes_are_one_line_and_exit_status_2(checkpoint, arguments, words):
     [
         (["report", "x", "--circuit", "kq"], "'kq' is not one of 'qk', 'ov', 'both'"),
         (["report", "x", "--null", "-1"], "--null"),
-        (["report"], "CHECKPOINT"),
+        (["train"], "PRESET"),
         (["reprot"], "reprot"),
     ],
 )

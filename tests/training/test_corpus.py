@@ -41,14 +41,24 @@ def test_one_file_is_cut_at_line_ends(tmp_path):
     assert all(d.text.endswith("\n") for d in corpus.documents)
 
 
-@pytest.mark.parametrize("make", ["missing", "empty", "short"])
-def test_too_little_text_is_refused(tmp_path, make):
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        ("missing", "does not exist"),
+        ("empty", "holds no text"),
+        ("short", "too few files"),
+        ("binary", "is no UTF-8 text"),
+    ],
+)
+def test_too_little_text_is_refused(tmp_path, make, words):
     place = tmp_path / "text"
     if make == "empty":
         place.mkdir()
     if make == "short":
         place.write_text("a line\n")
-    with pytest.raises(HeadscopeError, match="does not exist" if make == "missing" else "too few files"):
+    if make == "binary":
+        place.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(HeadscopeError, match=words):
         from_path(place)
 
 
