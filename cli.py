@@ -109,6 +109,7 @@ def report(
         followed = is_run(source)
         if followed and text is not None:
             raise ValueError(f"{source} is a training run: --text goes with one checkpoint, such as a saved step")
+        seen = None if text is None else _behaviour(source, text, edit, layers)
         with _progress("reading layers") as tick:
             result = (over_training if followed else report)(
                 source,
@@ -120,17 +121,17 @@ def report(
                 fold_norm=fold,
                 progress=tick,
             )
-        if text is None:
+        if seen is None:
             _give(result, out, as_json=json)
-            return
-        _give_both(result, _behaviour(source, text, edit, layers), out, as_json=json)
+        else:
+            _give_both(result, seen, out, as_json=json)
 
 
 def _behaviour(source: str, text: Path, edit: str | None, layers: str | None) -> Any:
     """Return what each head does on a text: windows of the model's context, one a document."""
     from .checkpoints import load
     from .interventions import behaviour
-    from .interventions.sweep import edit_from_text
+    from .interventions.plan import edit_from_text
     from .interventions.tasks import named
     from .training.corpus import read_documents
 
@@ -143,7 +144,8 @@ def _behaviour(source: str, text: Path, edit: str | None, layers: str | None) ->
 
 def _give_both(result: Any, seen: Any, out: Path | None, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(dumps(result.to_dict() | {"behaviour": seen.to_dict()}, indent=1, ensure_ascii=False) + "\n")
+        both = result.to_dict() | {"behaviour": seen.to_dict()}
+        sys.stdout.write(dumps(both, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         for each in [] if out is None else (result, seen):
             each.save(out)
         return
@@ -207,7 +209,9 @@ def ablate(
 
         _claim(out)
         source = checkpoint or DEFAULT
-        if bridge or device_map is not None:
+        if device_map is not None and not bridge:
+            raise ValueError("--device-map is for models in the bridge: give --bridge, too")
+        if bridge:
             model, tokenizer = load_bridge(source, device_map)
             n_ctx = min(model.cfg.n_ctx, 512)
         else:
@@ -237,8 +241,8 @@ def ablate(
             )
         if result is not None:  # one of several processes prints
             _give(result, None, as_json=json)
-            for saved in [] if out is None or json else sorted(out.expanduser().iterdir()):
-                typer.echo(f"wrote {saved}")
+            for name in [] if out is None or json else result.files():
+                typer.echo(f"wrote {out / name}")
 
 
 def _heads(text: str) -> str | tuple[int, ...]:

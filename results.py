@@ -86,14 +86,7 @@ class Result(ABC):
         """
         target = Path(directory).expanduser()
         target.mkdir(parents=True, exist_ok=True)
-        writers: dict[str, Callable[[Path], Any]] = {
-            f"{self.stem}.json": lambda path: path.write_text(self.to_json() + "\n", encoding="utf-8")
-        }
-        for name, table in self.tables().items():
-            writers[f"{name}.csv"] = lambda path, table=table: table.to_csv(path, index=False)
-            writers[f"{name}.parquet"] = lambda path, table=table: table.to_parquet(path, index=False)
-        for name, draw in self.pictures().items():
-            writers[name] = lambda path, draw=draw: draw().savefig(path, dpi=150, format="png")
+        writers = self._writers()
         for name, write in writers.items():
             part = target / f".{name}.part"
             try:
@@ -102,6 +95,21 @@ class Result(ABC):
             finally:
                 part.unlink(missing_ok=True)
         return [target / name for name in writers]
+
+    def files(self) -> list[str]:
+        """Return the names of the files that `save` writes."""
+        return list(self._writers())
+
+    def _writers(self) -> dict[str, Callable[[Path], Any]]:
+        writers: dict[str, Callable[[Path], Any]] = {
+            f"{self.stem}.json": lambda path: path.write_text(self.to_json() + "\n", encoding="utf-8")
+        }
+        for name, table in self.tables().items():
+            writers[f"{name}.csv"] = lambda path, table=table: table.to_csv(path, index=False)
+            writers[f"{name}.parquet"] = lambda path, table=table: table.to_parquet(path, index=False)
+        for name, draw in self.pictures().items():
+            writers[name] = lambda path, draw=draw: draw().savefig(path, dpi=150, format="png")
+        return writers
 
 
 def rows(table: pd.DataFrame) -> list[dict[str, Any]]:

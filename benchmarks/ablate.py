@@ -17,7 +17,8 @@ from typing import Any
 import headscope as hs
 import numpy as np
 import torch
-from headscope.interventions.sweep import Settings, Sweep
+from headscope.interventions.plan import Plan
+from headscope.interventions.sweep import Sweep
 from headscope.interventions.tasks import Task, induction, row_scores
 from rich.console import Console
 from rich.table import Table
@@ -68,7 +69,7 @@ def main() -> None:
     table = Table("prompts", "tokens each", "one pass a head (s)", "sweep (s)", "faster by edit", "scores apart")
     for prompts, length in SHAPES:
         task = induction(row, 512, prompts, 0, block=length // 2)
-        sweep = Sweep(model, task, Settings(path="z", how="zero"))
+        sweep = Sweep(model, task, Plan(path="z", how="zero"))
         began = time.perf_counter()
         ours = np.concatenate([sweep.layer(layer).edit for layer in range(asked.layers)])
         middle = time.perf_counter()

@@ -14,6 +14,7 @@ import pandas as pd
 
 from ..checkpoints import open_checkpoint
 from ..checkpoints.runs import open_run
+from ..errors import CheckpointError
 from ..models.layers import parse_layers
 from ..plots import over_training as draw_over_training
 from ..plots.terminal import over_training_table
@@ -136,7 +137,7 @@ def over_training(
     first, last = next(iter(saved.values())), list(saved.values())[-1]
     for step, checkpoint in saved.items():
         if checkpoint.config != first.config:
-            raise ValueError(f"{found.steps[step]} is of another architecture than {first.path}")
+            raise CheckpointError(f"{found.steps[step]} is of another architecture than {first.path}")
     chosen = parse_layers(layers, first.config.n_layers)
     if out is not None:
         Path(out).expanduser().mkdir(parents=True, exist_ok=True)

@@ -24,8 +24,9 @@ from ..results import Result
 from .bridged import BridgeSweep
 from .parts import Parts
 from .paths import view
-from .statistics import effects
-from .sweep import ALL, LOOKS, LayerScores, Settings, Sweep
+from .plan import ALL, LOOKS, LayerScores, Plan
+from .statistics import FLIPS, effects
+from .sweep import Sweep
 from .tasks import Task
 from .workers import Workers, workers
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int, str], None]
 LEVEL = 0.05
-FLIPS = 49_999
-"""Sign flips of the permutation test: few enough cells of a large model could reach a small q with fewer."""
 
 COLUMNS = (
     "layer",
@@ -78,7 +77,7 @@ class Ablation(Result):
     table
         One row per cell; see `COLUMNS`. Where all heads of a layer are edited together, ``head`` is -1.
     samples
-        One row per cell and sample: score without the edit, with it, and with its control.
+        One row per cell and sample: score without the edit, with it, and with its control (NaN behind an early stop).
     record
         What was done: checkpoint, task and its unit, path and its convention, edit, seeds, statistics.
     """
@@ -98,7 +97,7 @@ class Ablation(Result):
         clean, table = self.record["clean"], self.table
         return (
             f"Unedited: score {clean['score']:.3f} nats, accuracy {100 * clean['accuracy']:.1f} %, over "
-            f"{clean['n']} samples ({self.record['task']['unit']}).\n"
+            f"{_many(clean['n'], self.record['units'])} ({self.record['task']['unit']}).\n"
             f"{np.count_nonzero(table['significant'])} of {len(table)} cells matter beyond a random direction of their "
             f"norm (both q < {LEVEL}, Benjamini-Hochberg over {len(table)} cells)."
         )
@@ -170,7 +169,7 @@ def ablate(
     task
         Samples and their scores; see `tasks`.
     path, how, rotated, heads, seeds, seed, stop_early
-        As in `Settings`.
+        As in `Plan`.
     name
         What to call a model in memory, for the record.
     layers
@@ -194,9 +193,9 @@ def ablate(
     ValueError, IndexError
         If the model has no such path, layer or head, an option cannot be, or the task does not fit the model.
     """
-    settings = Settings(path, how, rotated, heads, seeds, seed, stop_early=stop_early)
+    plan = Plan(path, how, rotated, heads, seeds, seed, stop_early=stop_early)
     model = load(source) if isinstance(source, str | os.PathLike) else source
-    sweep = Sweep(model, task, settings) if isinstance(model, HookedModel) else BridgeSweep(model, task, settings)
+    sweep = Sweep(model, task, plan) if isinstance(model, HookedModel) else BridgeSweep(model, task, plan)
     chosen = parse_layers(layers, sweep.n_layers)
     for layer in chosen:
         sweep.cells(layer)
@@ -206,7 +205,7 @@ def ablate(
         **sweep.describe(name if model is source else str(source)),
         "task": {**_describe(task), "sha256": _fingerprint(task)},
         "layers": chosen,
-        **asdict(settings),
+        **asdict(plan),
         "convention": view(model, path, chosen[0], rotated=rotated).convention,
         "cells": "key/value groups" if path[0] in "kv" else "heads",
         "statistics": _STATISTICS,
@@ -217,9 +216,13 @@ def ablate(
         found = _go_through(sweep, team, parts, chosen, progress)
         if found is None:
             return None
-    score, accuracy = sweep.clean()
+    units = _units(task)
+    if plan.stop_early and len(set(units)) < len(units):
+        raise ValueError(f"stop_early needs independent samples, but a sample of {task.name!r} is a {task.unit}")
+    score, accuracy = found[0].clean, found[0].clean_accuracy
     record["clean"] = {"score": float(score.mean()), "accuracy": float(accuracy.mean()), "n": len(score)}
-    result = Ablation(table=_table(found, score, accuracy, settings), samples=_samples(found, score), record=record)
+    record["units"] = len(set(units))
+    result = Ablation(table=_table(found, units, plan), samples=_samples(found), record=record)
     if target is not None:
         result.save(target)
         parts.discard()
@@ -263,54 +266,65 @@ def _fingerprint(task: Task) -> str:
 
 _RECORDED = ("headscope", "torch", "numpy", "scipy", "pandas")
 _STATISTICS = {
-    "unit": "the task's sample",
-    "interval": "95 %, BCa bootstrap of the mean paired difference",
-    "p": "two-sided sign-flip permutation test",
+    "unit": "the task's sample; samples of one document are averaged first, and the document is the unit",
+    "interval": "95 %, BCa bootstrap of the mean paired difference (98.75 % where a sweep may stop at four looks)",
+    "p": "two-sided sign-flip permutation test, times four where a sweep may stop at four looks",
     "q": "Benjamini-Hochberg over all cells",
     "significant": f"q < {LEVEL} for the effect and for the effect beyond the control, both on one side",
 }
 
 
-def _table(found: Sequence[LayerScores], score: np.ndarray, accuracy: np.ndarray, settings: Settings) -> pd.DataFrame:
-    seed, looks = settings.seed, LOOKS if settings.stop_early else 1
-    rows = [(layer.layer, head) for layer in found for head in layer.cells]
-    edit, random = (np.concatenate([getattr(layer, name) for layer in found]) for name in ("edit", "random"))
+def _units(task: Task) -> list[Any]:
+    """Return what each sample is a sample of: samples of one document are not independent, and are averaged first."""
+    return [sample.factors.get("document", i) for i, sample in enumerate(task.samples)]
+
+
+def _table(found: Sequence[LayerScores], units: Sequence[Any], plan: Plan) -> pd.DataFrame:
+    def differences(of: str, other: str) -> pd.DataFrame:
+        parts = [getattr(layer, of) - getattr(layer, other) for layer in found]
+        return _effects(np.concatenate(parts), units, plan)
+
+    table = pd.DataFrame([(layer.layer, head) for layer in found for head in layer.cells], columns=["layer", "head"])
+    table = pd.concat([table, differences("edit", "clean")], axis=1)
     right = np.concatenate([layer.edit_accuracy for layer in found])
-    table = pd.DataFrame(rows, columns=["layer", "head"])
-    own = _effects(edit - score, seed, looks)
-    table = pd.concat([table, own], axis=1)
-    table["accuracy"] = np.nanmean(right, 1)
-    table["accuracy_change"] = np.nanmean(right - accuracy, 1)
-    for name, differences in (("random", random - score), ("beyond", edit - random)):
-        control = _effects(differences, seed, looks)
+    before = np.concatenate([np.tile(layer.clean_accuracy, (len(layer.cells), 1)) for layer in found])
+    table["accuracy"], table["accuracy_change"] = np.nanmean(right, 1), np.nanmean(right - before, 1)
+    for name, control in (("random", differences("random", "clean")), ("beyond", differences("edit", "random"))):
         table[[f"{name}_effect", f"{name}_low", f"{name}_high"]] = control[["effect", "low", "high"]]
         table[f"{name}_q"] = control["q"]
     table = table.rename(columns={"beyond_effect": "beyond_random"})
-    shared = [layer.layer for layer in found if layer.shared is not None]
     table[["shared_effect", "shared_low", "shared_high"]] = np.nan
-    if shared:
-        values = _effects(np.stack([layer.shared - score for layer in found if layer.shared is not None]), seed, looks)
+    beside = {layer.layer: layer.shared - layer.clean for layer in found if layer.shared is not None}
+    if beside:
+        values = _effects(np.stack(list(beside.values())), units, plan)
         for name in ("effect", "low", "high"):
-            of_layer = dict(zip(shared, values[name], strict=True))
+            of_layer = dict(zip(beside, values[name], strict=True))
             table[f"shared_{name}"] = [of_layer.get(layer, np.nan) for layer in table["layer"]]
     table["moved"] = np.concatenate([layer.moved for layer in found])
-    # The control has to be worse on the same side: an edit that hurts less than a random direction is not special.
+    # The control has to do less on the same side: an edit that hurts less than a random direction is not special.
     same_side = np.sign(table["effect"]) == np.sign(table["beyond_random"])
     table["significant"] = (table["q"] < LEVEL) & (table["beyond_q"] < LEVEL) & same_side
     return pd.DataFrame(table[list(COLUMNS)])
 
 
-def _effects(differences: np.ndarray, seed: int, looks: int) -> pd.DataFrame:
-    """Return `effects` of cells ``[cell, sample]``; those that a sweep left early have fewer samples, NaN behind.
+def _effects(differences: np.ndarray, units: Sequence[Any], plan: Plan) -> pd.DataFrame:
+    """Return `effects` of cells ``[cell, sample]``, over units; cells that a sweep left early have NaN for the rest.
 
-    Where a sweep may stop at several looks, p is multiplied by their number (Bonferroni).
+    Where a sweep may stop at several looks, p is multiplied by their number and the interval's error divided by it
+    (Bonferroni), so that both hold whenever it stopped.
     """
-    counts = (~np.isnan(differences)).sum(1)
+    looks = LOOKS if plan.stop_early else 1
+    names = list(dict.fromkeys(units))
+    if len(names) < len(units):
+        chosen = [[i for i, unit in enumerate(units) if unit == name] for name in names]
+        differences = np.stack([differences[:, places].mean(1) for places in chosen], axis=1)
+    seen = ~np.isnan(differences)
     parts = []
-    for count in sorted(set(counts.tolist())):
-        chosen = np.flatnonzero(counts == count)
-        part = effects(differences[chosen][:, :count].T, seed=seed, flips=FLIPS)
-        parts.append(part.set_index(chosen))
+    for pattern in np.unique(seen, axis=0):
+        cells = np.flatnonzero((seen == pattern).all(1))
+        confidence = 1 - (1 - 0.95) / looks
+        part = effects(differences[np.ix_(cells, pattern)].T, seed=plan.seed, flips=FLIPS, confidence=confidence)
+        parts.append(part.set_index(cells))
     table = pd.concat(parts).sort_index()
     p = np.minimum(looks * np.asarray(table["p"], dtype=float), 1.0)
     q, known = np.full(len(p), np.nan), ~np.isnan(p)
@@ -319,13 +333,18 @@ def _effects(differences: np.ndarray, seed: int, looks: int) -> pd.DataFrame:
     return table.assign(p=p, q=q)
 
 
-def _samples(found: Sequence[LayerScores], score: np.ndarray) -> pd.DataFrame:
+def _samples(found: Sequence[LayerScores]) -> pd.DataFrame:
     parts = []
     for layer in found:
         for cell, head in enumerate(layer.cells):
-            values = {"clean": score, "edited": layer.edit[cell], "random": layer.random[cell]}
-            parts.append(pd.DataFrame({"layer": layer.layer, "head": head, "sample": range(len(score)), **values}))
+            values = {"clean": layer.clean, "edited": layer.edit[cell], "random": layer.random[cell]}
+            rows = {"layer": layer.layer, "head": head, "sample": range(len(layer.clean)), **values}
+            parts.append(pd.DataFrame(rows))
     return pd.concat(parts, ignore_index=True)
+
+
+def _many(samples: int, units: int) -> str:
+    return f"{samples} samples" + (f" of {units} documents, which are the units" if units < samples else "")
 
 
 def _cell(row: dict[str, Any]) -> str:

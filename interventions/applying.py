@@ -63,8 +63,11 @@ def apply(model: Model, *edits: Edit, samples: Sequence[int] | None = None) -> I
     try:
         for (edit, layer, found), reference in zip(plan, held, strict=True):
             point: Any = model.hook_dict[found.hook]  # pyright: ignore[reportIndexIssue, reportArgumentType]
+            batch.waiting.add(found.hook)
             added.append((point, point.add_hook(_hook(edit, layer, found, reference, batch))))
         yield model
+        if batch.ran and batch.waiting:
+            raise ValueError(f"{min(batch.waiting)} was never reached by the forward pass: the edit changed nothing")
     finally:
         watch.remove()
         for point, handle in added:
@@ -78,6 +81,7 @@ def _places(model: Any, edits: Sequence[Edit]) -> list[tuple[Edit, int]]:
 
 def _hook(edit: Edit, layer: int, found: View, reference: Reference | None, batch: _Batch) -> Any:
     def hook(tensor: Tensor, hook: HookPoint) -> Tensor:
+        batch.waiting.discard(found.hook)
         site = batch.site(edit, layer, tensor, reference)
         part = found.read(tensor, site)
         return found.write(tensor, edit.edited(part, site), site)
@@ -93,31 +97,35 @@ class _Batch:
         self._tokens: Tensor | None = None
         self._mask: Tensor | None = None
         self._positions: Tensor | None = None
+        self.waiting: set[str] = set()
+        self.ran = False
 
     def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = args[0] if args else kwargs.get("input", kwargs.get("input_ids"))
         mask, self._tokens = kwargs.get("attention_mask"), None
-        if isinstance(given, str | list) and isinstance(self._model, HookedModel):
+        if isinstance(given, str | list):
+            if not isinstance(self._model, HookedModel):
+                raise ValueError("edits in a bridge need tokens, and attention_mask by name: text hides its pads")
             given, from_text = self._model.tokenize(given, prepend_bos=kwargs.get("prepend_bos"))
             mask = from_text if mask is None else mask
         if isinstance(given, Tensor) and not given.is_floating_point():
             self._tokens = given if given.ndim == 2 else given[None]
         self._mask, self._positions = mask, kwargs.get("positions")
+        whole = kwargs.get("start_at_layer") is None and kwargs.get("stop_at_layer") is None
+        self.ran = self.ran or whole  # a part of the model need not reach every edit
 
     def site(self, edit: Edit, layer: int, tensor: Tensor, reference: Reference | None) -> Site:
         rows, count = tensor.shape[0], tensor.shape[2 if edit.path == "pattern" else 1]
         samples = tuple(range(rows)) if self._samples is None else self._samples
         if len(samples) != rows:
-            raise ValueError(
-                f"samples should have one number for each of the batch's {rows} rows but has {len(samples)}"
-            )
+            raise ValueError(f"samples should have a number for each of the batch's {rows} rows but has {len(samples)}")
         known = self._tokens is not None and self._tokens.shape == (rows, count)
         mask = torch.ones(rows, count, dtype=torch.bool) if self._mask is None else self._mask.bool()
         if mask.shape != (rows, count):  # a step of generation: the mask is of everything so far
             mask = mask[:, -count:]
         positions = self._positions
         if positions is None or positions.shape != (rows, count):
-            positions = (mask.long().cumsum(-1) - 1).clamp_min(0)
+            positions = counted(mask)
         positions = positions.to(tensor.device)
         return Site(layer, samples, mask.cpu(), positions, self._tokens if known else None, reference)
 
@@ -129,20 +137,24 @@ def measure(model: Any, wanted: Sequence[tuple[Rows | None, View]], batch_size: 
     Rows are run once for all views that ask for the same ones.
     """
     found: list[Reference | None] = [None] * len(wanted)
+    device = next(model.parameters()).device
+    # Behind the last layer that is asked for nothing needs to run.
+    last = max((int(asked_view.hook.split(".")[1]) for rows, asked_view in wanted if rows is not None), default=0)
+    stop = {"stop_at_layer": last + 1} if isinstance(model, HookedModel) else {}
     for rows in dict.fromkeys(rows for rows, _ in wanted if rows is not None):
         mine = {i: asked_view for i, (asked, asked_view) in enumerate(wanted) if asked == rows}
         tokens, valid = padded(rows)
         parts: dict[int, list[Tensor]] = {i: [] for i in mine}
         for start in range(0, len(rows), batch_size):
             here = slice(start, start + batch_size)
-            site = Site(0, tuple(range(len(rows))[here]), valid[here], _counted(valid[here]), tokens[here])
+            site = Site(0, tuple(range(len(rows))[here]), valid[here], counted(valid[here]).to(device), tokens[here])
             # One hook a view: a bridge's hook points may go by another name than the one they were asked for.
             added = []
             for i, asked_view in mine.items():
                 point = model.hook_dict[asked_view.hook]
                 added.append((point, point.add_hook(_keeper(asked_view, site, parts[i]))))
             try:
-                model(tokens[here], attention_mask=valid[here].long())
+                model(tokens[here].to(device), attention_mask=valid[here].long().to(device), **stop)
             finally:
                 for point, handle in added:
                     remove_hook(point, handle)
@@ -166,5 +178,6 @@ def padded(rows: Rows) -> tuple[Int[Tensor, "row pos"], Bool[Tensor, "row pos"]]
     return tokens, torch.arange(width) < lengths[:, None]
 
 
-def _counted(valid: Tensor) -> Tensor:
+def counted(valid: Bool[Tensor, "row pos"]) -> Int[Tensor, "row pos"]:
+    """Return each token's position, counted from the first that is no pad."""
     return (valid.long().cumsum(-1) - 1).clamp_min(0)

@@ -35,7 +35,8 @@ attention agrees with another head of its layer (mean of ``1 - total variation``
 with another head's (mean)."""
 CHANGES = ("where", "what")
 """Of each head under an edit: how much of its output changes because it looks elsewhere, ``|(A' - A) V| / |A V|``, and
-because what it finds there is different, ``|A' (V' - V)| / |A V|`` (root mean squares over tokens)."""
+how much because it brings something else, ``|z' - A' V| / |A V|``, which is ``|A' (V' - V)| / |A V|`` unless the edit
+is at its output (root mean squares over tokens)."""
 CKA_SAMPLES = 512
 
 
@@ -153,16 +154,19 @@ def behaviour(
     if longest > n_ctx:
         raise ValueError(f"rows should have at most n_ctx {n_ctx} tokens but one has {longest}")
     tokens, valid = padded(given)
-    batches = [slice(i, i + batch_size) for i in range(0, len(given), batch_size)]
-    plain = [_run(model, tokens[here], valid[here], chosen) for here in batches]
-    table = _table(model, plain, chosen)
-    if edit is not None:
-        edited = []
-        for here in batches:
+    before, after, change = _Seen(model, chosen, valid), _Seen(model, chosen, valid), _Changes(model, chosen)
+    for start in range(0, len(given), batch_size):
+        here = slice(start, start + batch_size)
+        plain = _run(model, tokens[here], valid[here], chosen)
+        before.add(start, tokens[here], plain)
+        if edit is not None:
             with apply(model, edit, samples=range(len(given))[here]):
-                edited.append(_run(model, tokens[here], valid[here], chosen))
-        after = _table(model, edited, chosen)[list(MEASURES)].add_suffix("_edited")
-        table = pd.concat([table, after, _changes(model, plain, edited, chosen)], axis=1)
+                edited = _run(model, tokens[here], valid[here], chosen)
+            after.add(start, tokens[here], edited)
+            change.add(valid[here], plain, edited)
+    table = before.table()
+    if edit is not None:
+        table = pd.concat([table, after.table()[list(MEASURES)].add_suffix("_edited"), change.table()], axis=1)
     record = {
         "kind": "behaviour",
         "checkpoint": {**model.describe(), "path": name if isinstance(source, HookedModel) else str(source)},
@@ -179,53 +183,99 @@ def behaviour(
     return result
 
 
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """What one batch showed: patterns, values of each head, and outputs, by layer."""
-
-    tokens: Int[Tensor, "batch pos"]
-    valid: Bool[Tensor, "batch pos"]
-    pattern: dict[int, Float[Tensor, "batch head query_pos key_pos"]]
-    value: dict[int, Float[Tensor, "batch pos head width"]]
+Cache = dict[str, Tensor]
 
 
-def _run(model: HookedModel, tokens: Tensor, valid: Tensor, layers: Sequence[int]) -> _Seen:
-    names = [f"blocks.{layer}.attn.hook_{kind}" for layer in layers for kind in ("pattern", "v")]
-    _, cache = model.run_with_cache(tokens, attention_mask=valid.long(), return_type=None, names_filter=names)
-    pattern = {layer: cache[f"blocks.{layer}.attn.hook_pattern"] for layer in layers}
-    group = torch.tensor(model.config.attention.head_to_group, device=tokens.device)
-    value = {layer: cache[f"blocks.{layer}.attn.hook_v"][:, :, group] for layer in layers}
-    return _Seen(tokens, valid, pattern, value)
-
-
-def _table(model: HookedModel, seen: Sequence[_Seen], layers: Sequence[int]) -> pd.DataFrame:
-    parts = []
+def _run(model: HookedModel, tokens: Tensor, valid: Tensor, layers: Sequence[int]) -> Cache:
+    """Return what the chosen layers' patterns, values (of each query head) and z were, under ``layer.kind``."""
+    names = [f"blocks.{layer}.attn.hook_{kind}" for layer in layers for kind in ("pattern", "v", "z")]
+    device = next(model.parameters()).device
+    _, cache = model.run_with_cache(
+        tokens.to(device), attention_mask=valid.long().to(device), return_type=None, names_filter=names
+    )
+    group = torch.tensor(model.config.attention.head_to_group)
+    found = {}
     for layer in layers:
-        # Means over queries of each batch, weighted by how many queries it has.
-        found: dict[str, list[tuple[Tensor, float]]] = {name: [] for name in MEASURES if name != "cka"}
-        for batch in seen:
-            pattern, valid = batch.pattern[layer], batch.valid
-            keys = {
-                "previous": routing.previous_keys(valid),
-                "duplicate": routing.duplicate_keys(batch.tokens, valid),
-                "induction": routing.induction_keys(batch.tokens, valid),
-            }
-            count = float(valid.sum())
-            found["entropy"].append((routing.entropy(pattern, valid), count))
-            found["distance"].append((routing.distance(pattern, valid), count))
-            found["agreement"].append((_others(routing.agreement(pattern, valid)), count))
+        pattern, v, z = (cache[f"blocks.{layer}.attn.hook_{kind}"].cpu() for kind in ("pattern", "v", "z"))
+        found |= {f"{layer}.pattern": pattern, f"{layer}.v": v[:, :, group], f"{layer}.z": z}
+    return found
+
+
+class _Seen:
+    """Sums of every measure over batches; one batch's patterns are in memory at a time."""
+
+    def __init__(self, model: HookedModel, layers: Sequence[int], valid: Bool[Tensor, "row pos"]) -> None:
+        self._model, self._layers, self._valid = model, layers, valid
+        heads = model.config.attention.n_heads
+        self._sums = {(layer, name): np.zeros(heads) for layer in layers for name in MEASURES if name != "cka"}
+        self._counts = dict.fromkeys(self._sums, 0.0)
+        self._outputs: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+        # Tokens whose outputs are compared, evenly spread over the text.
+        total = int(valid.sum())
+        places = torch.nonzero(valid)
+        self._picked = places[torch.linspace(0, total - 1, min(CKA_SAMPLES, total)).long()]
+
+    def add(self, start: int, tokens: Int[Tensor, "batch pos"], cache: Cache) -> None:
+        """Take in a batch whose first row is row `start` of the text."""
+        valid = self._valid[start : start + len(tokens)]
+        keys = {
+            "previous": routing.previous_keys(valid),
+            "duplicate": routing.duplicate_keys(tokens, valid),
+            "induction": routing.induction_keys(tokens, valid),
+        }
+        inside = (self._picked[:, 0] >= start) & (self._picked[:, 0] < start + len(tokens))
+        rows, places = (self._picked[inside] - torch.tensor([start, 0])).T
+        for layer in self._layers:
+            pattern, count = cache[f"{layer}.pattern"], float(valid.sum())
+            self._put(layer, "entropy", routing.entropy(pattern, valid), count)
+            self._put(layer, "distance", routing.distance(pattern, valid), count)
+            self._put(layer, "agreement", _others(routing.agreement(pattern, valid)), count)
             for name, chosen in keys.items():
-                found[name].append((routing.mass(pattern, chosen, valid), float((valid & chosen.any(-1)).sum())))
-        columns = {name: _pooled(values) for name, values in found.items()}
-        columns["cka"] = _others(routing.debiased_cka(_outputs(model, seen, layer))).numpy()
-        parts.append(pd.DataFrame({"layer": layer, "head": range(model.config.attention.n_heads), **columns}))
-    return pd.concat(parts, ignore_index=True)
+                self._put(layer, name, routing.mass(pattern, chosen, valid), float((valid & chosen.any(-1)).sum()))
+            self._outputs[layer].append(_written(self._model, layer, cache[f"{layer}.z"][rows, places]))
+
+    def _put(self, layer: int, name: str, mean: Float[Tensor, " head"], count: float) -> None:
+        if count:
+            self._sums[layer, name] += count * mean.double().numpy()
+            self._counts[layer, name] += count
+
+    def table(self) -> pd.DataFrame:
+        """Return a row a layer and head."""
+        parts = []
+        for layer in self._layers:
+            columns = {
+                name: self._sums[layer, name] / (self._counts[layer, name] or math.nan)
+                for name in MEASURES
+                if name != "cka"
+            }
+            outputs = torch.cat(self._outputs[layer]).transpose(0, 1)
+            few = outputs.shape[1] < routing.LEAST_SAMPLES
+            columns["cka"] = np.full(len(outputs), np.nan) if few else _others(routing.debiased_cka(outputs)).numpy()
+            parts.append(pd.DataFrame({"layer": layer, "head": range(len(outputs)), **columns}))
+        return pd.concat(parts, ignore_index=True)
 
 
-def _pooled(values: Sequence[tuple[Tensor, float]]) -> np.ndarray:
-    total = sum(count for _, count in values)
-    kept = [mean.double().cpu().numpy() * count for mean, count in values if count]
-    return np.sum(kept, axis=0) / total if total else np.full(len(values[0][0]), math.nan)
+class _Changes:
+    """Squared sums, in the residual stream's own measure, of what an edit changes of each head's output."""
+
+    def __init__(self, model: HookedModel, layers: Sequence[int]) -> None:
+        self._model = model
+        self._sums = {layer: np.zeros((3, model.config.attention.n_heads)) for layer in layers}
+
+    def add(self, valid: Bool[Tensor, "batch pos"], before: Cache, after: Cache) -> None:
+        """Take in a batch before and after the edit."""
+        for layer, sums in self._sums.items():
+            elsewhere = _read(after[f"{layer}.pattern"] - before[f"{layer}.pattern"], before[f"{layer}.v"])
+            z = before[f"{layer}.z"]
+            # What it looks at now would have brought z + elsewhere; the rest is what it brings instead.
+            for i, part in enumerate((z, elsewhere, after[f"{layer}.z"] - z - elsewhere)):
+                sums[i] += _written(self._model, layer, part[valid]).double().square().sum((0, 2)).numpy()
+
+    def table(self) -> pd.DataFrame:
+        """Return `CHANGES`, a row a layer and head."""
+        parts = [np.sqrt(sums[1:] / sums[0]) for sums in self._sums.values()]
+        where, what = np.concatenate(parts, axis=1)
+        return pd.DataFrame({"where": where, "what": what})
 
 
 def _others(matrix: Float[Tensor, "head head"]) -> Float[Tensor, " head"]:
@@ -234,29 +284,12 @@ def _others(matrix: Float[Tensor, "head head"]) -> Float[Tensor, " head"]:
     return (matrix.sum(1) - matrix.diagonal()) / (heads - 1 if heads > 1 else math.nan)
 
 
-def _outputs(model: HookedModel, seen: Sequence[_Seen], layer: int) -> Float[Tensor, "head sample d_model"]:
-    """Return the heads' outputs at up to `CKA_SAMPLES` tokens, evenly spread."""
-    z = torch.cat([_read(batch.pattern[layer], batch.value[layer])[batch.valid] for batch in seen])
-    picked = torch.linspace(0, len(z) - 1, min(CKA_SAMPLES, len(z))).long()
-    return torch.einsum("shd,hdm->hsm", z[picked], model.attention(layer).W_O)
+def _written(
+    model: HookedModel, layer: int, z: Float[Tensor, "token head width"]
+) -> Float[Tensor, "token head d_model"]:
+    """Return what heads add to the residual stream."""
+    return torch.einsum("shd,hdm->shm", z, model.attention(layer).W_O.to(z.device, z.dtype))
 
 
 def _read(pattern: Tensor, value: Tensor) -> Float[Tensor, "batch query_pos head width"]:
     return torch.einsum("bhqk,bkhd->bqhd", pattern.to(value.dtype), value)
-
-
-def _changes(
-    model: HookedModel, plain: Sequence[_Seen], edited: Sequence[_Seen], layers: Sequence[int]
-) -> pd.DataFrame:
-    rows = []
-    for layer in layers:
-        sums = torch.zeros(3, model.config.attention.n_heads, dtype=torch.float64)
-        for before, after in zip(plain, edited, strict=True):
-            a, v, a_new, v_new = before.pattern[layer], before.value[layer], after.pattern[layer], after.value[layer]
-            for i, part in enumerate((_read(a, v), _read(a_new - a, v), _read(a_new, v_new - v))):
-                # In the residual stream's own measure.
-                written = torch.einsum("shd,hdm->shm", part[before.valid], model.attention(layer).W_O)
-                sums[i] += written.double().square().sum((0, 2)).cpu()
-        where, what = (sums[1] / sums[0]).sqrt(), (sums[2] / sums[0]).sqrt()
-        rows.append(pd.DataFrame({"where": where.numpy(), "what": what.numpy()}))
-    return pd.concat(rows, ignore_index=True)

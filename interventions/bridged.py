@@ -22,7 +22,7 @@ from ..errors import CheckpointError
 from .applying import apply
 from .edits import Edit, Rows, SameNorm
 from .paths import SHARED, view
-from .sweep import ALL, LayerScores, Settings, head_cells
+from .plan import ALL, LayerScores, Plan, head_cells
 from .tasks import Task, evaluate
 
 
@@ -57,11 +57,12 @@ def load_bridge(path: str | os.PathLike[str], device_map: str | None = None) -> 
 class BridgeSweep:
     """A bridged model on a task, and what is to be done to it; see `Sweep`."""
 
-    def __init__(self, model: Any, task: Task, settings: Settings) -> None:
-        if settings.stop_early:
+    def __init__(self, model: Any, task: Task, plan: Plan) -> None:
+        if plan.stop_early:
             raise ValueError("a bridged model's sweep does not stop early: leave stop_early out")
-        self.model, self.task, self.settings = model, task, settings
-        self._donors: Rows = tuple(dict.fromkeys(row.tokens for sample in task.samples for row in sample.rows))
+        self.model, self.task, self.plan = model, task, plan
+        self._donors: Rows = tuple(sample.right.tokens for sample in task.samples)
+        self._clean: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def n_layers(self) -> int:
@@ -83,40 +84,46 @@ class BridgeSweep:
         """Return the heads of a layer's cells."""
         cfg = self.model.cfg
         groups = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
-        view(self.model, self.settings.path, layer, rotated=self.settings.rotated)
-        return head_cells(self.settings, cfg.n_heads, groups)
+        view(self.model, self.plan.path, layer, rotated=self.plan.rotated)
+        return head_cells(self.plan, cfg.n_heads, groups)
 
     def clean(self) -> tuple[Float[np.ndarray, " sample"], Float[np.ndarray, " sample"]]:
         """Return score and accuracy of every sample on the unedited model."""
-        return self._scores()
+        if self._clean is None:
+            self._clean = self._scores()
+        return self._clean
 
     def layer(self, layer: int) -> LayerScores:
         """Go through the cells of one layer."""
-        cells, settings = self.cells(layer), self.settings
-        seeds = range(settings.seed, settings.seed + settings.seeds)
-        edits = [[self._edit(settings.path, layer, head, seed) for seed in seeds] for head in cells]
+        cells, plan = self.cells(layer), self.plan
+        seeds = range(plan.seed, plan.seed + plan.seeds)
+        edits = [[self._edit(plan.path, layer, head, seed) for seed in seeds] for head in cells]
         edited = [[self._scores(edit) for edit in each] for each in edits]
         controls = [
             [self._scores(SameNorm(of=e, seed=s))[0] for e, s in zip(each, seeds, strict=True)] for each in edits
         ]
         shared = None
         if self._has_shared(layer):
-            other = SHARED[settings.path]
+            other = SHARED[plan.path]
             shared = np.mean([self._scores(self._edit(other, layer, ALL, seed))[0] for seed in seeds], axis=0)
         score, right = (np.array([[found[i] for found in each] for each in edited]).mean(1) for i in (0, 1))
-        unknown = np.full(len(cells), np.nan)  # how far rows moved is seen inside the wrapper alone
-        return LayerScores(layer, cells, score, right, np.array(controls).mean(1), shared, unknown)
+        unknown = np.full((len(cells), 2), np.nan)  # how far rows moved is seen inside the wrapper alone
+        random = np.array(controls).mean(1)
+        for scores in (score, random):
+            for cell, sample in np.argwhere(~np.isfinite(scores))[:1]:
+                raise ValueError(f"layer {layer}, head {cells[cell]}: the score of sample {sample} is not finite")
+        return LayerScores(layer, cells, *self.clean(), score, right, random, shared, unknown)
 
     def _edit(self, path: str, layer: int, head: int, seed: int) -> Edit:
         heads = None if head == ALL else (head,)
-        return dataclasses.replace(self.settings.edit(path, seed, self._donors), layers=(layer,), heads=heads)
+        return dataclasses.replace(self.plan.edit(path, seed, self._donors), layers=(layer,), heads=heads)
 
     def _has_shared(self, layer: int) -> bool:
-        other = SHARED.get(self.settings.path)
+        other = SHARED.get(self.plan.path)
         if other is None:
             return False
         try:
-            view(self.model, other, layer, rotated=self.settings.rotated)
+            view(self.model, other, layer, rotated=self.plan.rotated)
         except ValueError:  # keys are not split here, and a single group shares nothing apart
             return False
         return True
@@ -129,5 +136,5 @@ class BridgeSweep:
             with apply(self.model, *edits, samples=samples):
                 return self.model(tokens.to(device), attention_mask=mask.to(device))
 
-        found = evaluate(self.task, run, batch_size=self.settings.rows)
+        found = evaluate(self.task, run, batch_size=self.plan.rows)
         return found["score"].to_numpy(), found["accuracy"].to_numpy()

@@ -38,7 +38,7 @@ class Edit(ABC):
     heads
         Heads (for ``k``, ``v`` and their private parts: groups) to edit; None: all. Shared paths have no heads.
     positions
-        Positions (for ``pattern``: query positions) to edit; None: all.
+        Positions (for ``pattern``: query positions) to edit, counted from a row's first token; None: all.
     rotated
         Edit queries or keys as they are after the rotation, instead of before their norm and rotation.
 
@@ -55,7 +55,7 @@ class Edit(ABC):
     rotated: bool = False
 
     reference_rows: ClassVar[Rows | None] = None
-    """Rows on which the unedited model's path is needed; a field in edits that need one."""
+    """Rows on which the path is needed as the model is when the edit is applied; a field in edits that need one."""
 
     def __post_init__(self) -> None:
         check_path(self.path, rotated=self.rotated)
@@ -63,8 +63,11 @@ class Edit(ABC):
             raise ValueError(f"path {self.path!r} is shared by all heads: it has no heads {self.heads} of its own")
         for name in ("layers", "heads", "positions"):
             value = getattr(self, name)
-            if value is not None and not isinstance(value, tuple):
-                raise ValueError(f"{name} should be a tuple of indices or None but got {value!r}")
+            if value is None:
+                continue
+            indices = isinstance(value, tuple) and all(isinstance(i, int) and not isinstance(i, bool) for i in value)
+            if not indices or not value or min(value) < 0 or len(set(value)) < len(value):
+                raise ValueError(f"{name} should be a tuple of distinct indices >= 0, or None, but got {value!r}")
 
     @abstractmethod
     def change(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:
@@ -73,25 +76,36 @@ class Edit(ABC):
         Only the chosen heads and positions of what is returned are taken over.
         """
 
-    def chosen(self, part: Float[Tensor, "*shape"], where: str) -> Tensor:
+    def chosen(self, part: Float[Tensor, "*shape"], site: Site) -> Tensor:
         """Return a mask, to be broadcast over `part`, of what the edit takes over; IndexError names the range."""
-        mask = torch.ones((1,) * part.ndim, dtype=torch.bool, device=part.device)
-        position_axis = 2 if self.path == "pattern" else 1
-        for what, axis, wanted in (("head", PATHS[self.path], self.heads), ("position", position_axis, self.positions)):
-            if axis is not None and wanted is not None:
-                for index in wanted:
-                    if not 0 <= index < part.shape[axis]:
-                        raise IndexError(
-                            f"{what} {index} does not exist at {where}: it has {what}s 0–{part.shape[axis] - 1}"
-                        )
-                line = torch.zeros(part.shape[axis], dtype=torch.bool, device=part.device)
-                line[list(wanted)] = True
-                mask = mask & line.view([-1 if a == axis else 1 for a in range(part.ndim)])
-        return mask
+        mask = torch.ones((1,) * part.ndim, dtype=torch.bool)
+        where, axis = f"{self.path} of layer {site.layer}", PATHS[self.path]
+        if axis is not None and self.heads is not None:
+            _check_range("head", self.heads, part.shape[axis], where)
+            line = torch.zeros(part.shape[axis], dtype=torch.bool)
+            line[list(self.heads)] = True
+            mask = mask & line.view([-1 if a == axis else 1 for a in range(part.ndim)])
+        if self.positions is not None:
+            # Counted from each row's first token, so that pads before it do not matter.
+            valid = site.valid.cpu()
+            _check_range("position", self.positions, int(valid.sum(1).max()), where)
+            place = valid.long().cumsum(1) - 1
+            rows = torch.isin(place, torch.tensor(self.positions)) & valid
+            position_axis = 2 if self.path == "pattern" else 1
+            mask = mask & rows.view(
+                [len(rows) if a == 0 else -1 if a == position_axis else 1 for a in range(part.ndim)]
+            )
+        return mask.to(part.device)
 
     def edited(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:
         """Return the tensor with the chosen heads and positions changed."""
-        return torch.where(self.chosen(part, f"{self.path} of layer {site.layer}"), self.change(part, site), part)
+        return torch.where(self.chosen(part, site), self.change(part, site), part)
+
+
+def _check_range(what: str, wanted: tuple[int, ...], count: int, where: str) -> None:
+    for index in wanted:
+        if index >= count:
+            raise IndexError(f"{what} {index} does not exist at {where}: it has {what}s 0–{count - 1}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +183,7 @@ class Shuffle(Seeded):
         return part.gather(1, index)
 
     def _plan(self, row: int, places: np.ndarray, site: Site) -> np.ndarray:
-        rng = generator(self.seed, site.samples[row])
+        rng = generator("shuffle", self.seed, site.samples[row])
         if self.among == "sample":
             return derangement(len(places), rng)
         if self.among == "past":
@@ -186,16 +200,20 @@ class Resample(Seeded):
     Parameters
     ----------
     donors
-        Rows of tokens that the unedited model is run on; each sample draws one of them that is at least as long and is
-        not itself. None: the other samples of the batch, by a derangement of it (then the batch decides).
+        Rows of tokens that the unedited model is run on; each sample draws one of them that does not begin with the
+        sample's own tokens. A donor that is shorter is gone through again from its start. None: the other samples of
+        the batch, by a derangement of it (then the batch decides).
+    paired
+        Donor ``i`` is sample ``i``'s own row, and is not drawn for it.
     """
 
     donors: Rows | None = None
+    paired: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.donors is not None and not self.donors:
-            raise ValueError("donors should hold at least one row of tokens, or be None")
+        if self.donors is not None:
+            object.__setattr__(self, "donors", _rows("donors", self.donors))
         if self.path == "pattern":
             raise ValueError("path 'pattern' is not resampled: rows of other lengths do not fit")
 
@@ -207,29 +225,29 @@ class Resample(Seeded):
     def change(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:
         """Return the donors' rows at the same positions, counted from each sample's first token."""
         pool, valid = (part, site.valid) if self.donors is None else _reference(site)
-        lengths = valid.sum(1).cpu().numpy()
-        order = derangement(len(part), generator(self.seed)) if self.donors is None else None
-        if order is not None and len(part) < 2:
+        if self.donors is None and len(part) < 2:
             raise ValueError("resampling within the batch needs at least two samples in it: give donors")
+        order = derangement(len(part), generator("donor", self.seed)) if self.donors is None else None
         new = part.clone()
         for row in range(part.shape[0]):
             places = site.row_positions(row)
-            donor = int(order[row]) if order is not None else self._draw(row, len(places), lengths, site)
-            taken = torch.nonzero(valid[donor])[:, 0][: len(places)]
-            if len(taken) < len(places):
-                raise ValueError(
-                    f"sample {site.samples[row]} has {len(places)} tokens but its donor only {len(taken)}: "
-                    "batches of one length, or donors at least as long, are needed"
-                )
-            new[row, places] = pool[donor, taken.to(pool.device)].to(part.device, part.dtype)
+            donor = int(order[row]) if order is not None else self._draw(row, site)
+            held = torch.nonzero(valid[donor])[:, 0].cpu().numpy()
+            taken = held[np.arange(len(places)) % len(held)]
+            new[row, places] = pool[donor, taken].to(part.device, part.dtype)
         return new
 
-    def _draw(self, row: int, length: int, lengths: np.ndarray, site: Site) -> int:
-        own = None if site.tokens is None else tuple(site.tokens[row, site.row_positions(row)].tolist())
-        fit = [i for i, n in enumerate(lengths) if n >= length and (self.donors or ())[i][:length] != own]
+    def _draw(self, row: int, site: Site) -> int:
+        donors, sample = self.donors or (), site.samples[row]
+        own = () if site.tokens is None else tuple(site.tokens[row].cpu()[site.row_positions(row)].tolist())
+        fit = [
+            i
+            for i, donor in enumerate(donors)
+            if not (self.paired and i == sample) and (not own or donor[: len(own)] != own)
+        ]
         if not fit:
-            raise ValueError(f"no donor has the {length} tokens of sample {site.samples[row]} (and is another)")
-        return fit[generator(self.seed, site.samples[row]).integers(len(fit))]
+            raise ValueError(f"no donor is another than sample {sample} itself")
+        return fit[generator("donor", self.seed, sample).integers(len(fit))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,8 +264,7 @@ class Mean(Edit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.reference or not all(self.reference):
-            raise ValueError("reference should hold rows of at least one token each")
+        object.__setattr__(self, "reference", _rows("reference", self.reference))
         if self.path == "pattern":
             raise ValueError("path 'pattern' has no mean: its rows are as long as their past")
 
@@ -310,7 +327,7 @@ class Noise(Seeded):
     def change(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:
         """Return the rows with the noise added."""
         norm = part.norm(dim=-1, keepdim=True)
-        return part + self.factor * norm * random_directions(part, site, self.seed)
+        return part + self.factor * norm * random_directions("noise", part, site, self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,17 +358,25 @@ class SameNorm(Seeded):
     def change(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:
         """Return rows as far away as the other edit moves them."""
         distance = (self.of.change(part, site) - part).norm(dim=-1, keepdim=True)
-        return part + distance * random_directions(part, site, self.seed)
+        return part + distance * random_directions("control", part, site, self.seed)
+
+
+def _rows(name: str, rows: Rows) -> Rows:
+    """Return rows of tokens as tuples, so that an edit stays a value; ValueError if one is empty or there is none."""
+    found = tuple(tuple(int(token) for token in row) for row in rows)
+    if not found or not all(found):
+        raise ValueError(f"{name} should hold at least one row, of at least one token each")
+    return found
 
 
 def random_directions(
-    part: Float[Tensor, "batch pos *rest"], site: Site, seed: int
+    purpose: str, part: Float[Tensor, "batch pos *rest"], site: Site, seed: int
 ) -> Float[Tensor, "batch pos *rest"]:
-    """Return a random unit vector for every row: by seed, sample, layer and place in the sample."""
+    """Return a random unit vector for every row: by purpose, seed, sample, layer and place in the sample."""
     found = torch.zeros(part.shape, dtype=torch.float64)
     for row in range(part.shape[0]):
         places = site.row_positions(row)
-        drawn = generator(seed, site.samples[row], site.layer).standard_normal((len(places), *part.shape[2:]))
+        drawn = generator(purpose, seed, site.samples[row], site.layer).standard_normal((len(places), *part.shape[2:]))
         found[row, places] = torch.from_numpy(drawn)
     found = found / found.norm(dim=-1, keepdim=True).clamp_min(1e-300)
     return found.to(part.device, part.dtype)

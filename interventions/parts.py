@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import HeadscopeError
-from .sweep import LayerScores
+from .plan import LayerScores
 
 FOLDER = "unfinished"
-_ARRAYS = ("edit", "edit_accuracy", "random", "moved")
+_ARRAYS = ("clean", "clean_accuracy", "edit", "edit_accuracy", "random", "moves")
 
 
 class Parts:
@@ -80,6 +81,7 @@ class Parts:
 
     @staticmethod
     def _write(path: Path, write: Any) -> None:
-        part = path.with_name(f".{path.name}.{path.suffix.lstrip('.')}")  # numpy adds a suffix of its own otherwise
+        # Each process writes beside its own name; numpy wants the suffix at the end, or adds one.
+        part = path.with_name(f".{os.getpid()}.{path.name}")
         write(part)
         part.replace(path)

@@ -150,7 +150,7 @@ def _free_turns(attention: Attention, side: str) -> tuple[slice, FreeTurns, str]
     if attention.config.rotary_width is not None:  # MLA: content columns stand before the position channel
         content = slice(0, turned.start if attention.rotary is not None else width)
         return content, FreeTurns(tuple(range(content.stop))), "content keys aligned"
-    if attention.qk_norm is not None:
+    if attention.qk_norm is not None and attention.qk_norm.gain:
         return slice(0, width), FreeTurns(()), "keys not aligned: the q/k norm's gains tie their basis"
     dense = tuple(c for c in range(width) if not turned.start <= c < turned.stop)
     if attention.rotary is None:
@@ -195,18 +195,20 @@ def _after_rotation(found: View, attention: Attention, path: str) -> View:
         raise ValueError(f"{attention.config.variant}'s path {path!r} is content without positions: nothing turns it")
 
     def rotate(part: Tensor, site: Site, sign: int) -> Tensor:
-        rows = part if part.ndim == 4 else part[:, :, None]
+        rows = (part if part.ndim == 4 else part[:, :, None]).float() if part.itemsize < 4 else part
+        rows = rows if rows.ndim == 4 else rows[:, :, None]
         turned = attention._rotate(rows, sign * site.positions, attention.rotary)  # pyright: ignore[reportArgumentType]
         # The amplitude of a scaled rotation is undone, too.
         turned = turned if sign > 0 else _unscaled(turned, attention)
-        return turned.view_as(part)
+        return turned.view(part.shape)
 
-    return View(
-        found.hook,
-        lambda tensor, site: rotate(found.read(tensor, site), site, 1),
-        lambda tensor, part, site: found.write(tensor, rotate(part, site, -1), site),
-        found.convention,
-    )
+    def write(tensor: Tensor, turned: Tensor, site: Site) -> Tensor:
+        # Only what changed is turned back, so that what did not stays as it is to the bit.
+        part = found.read(tensor, site)
+        change = rotate(turned - rotate(part, site, 1), site, -1).to(part.dtype)
+        return found.write(tensor, part + change, site)
+
+    return View(found.hook, lambda tensor, site: rotate(found.read(tensor, site), site, 1), write, found.convention)
 
 
 def _unscaled(turned: Tensor, attention: Attention) -> Tensor:
@@ -224,9 +226,12 @@ def _bridge_view(model: Any, path: str, layer: int, rotated: bool) -> View:
     if not 0 <= layer < model.cfg.n_layers:
         raise IndexError(f"layer {layer} does not exist: this model has layers 0–{model.cfg.n_layers - 1}")
     if hook in model.hook_dict:
-        return _whole(hook)
+        return _checked(hook, path, model.cfg)
     if path in ("v_shared", "v_private") and not rotated:
-        values = model.blocks[layer].attn.W_V
+        try:
+            values = model.blocks[layer].attn.W_V
+        except NotImplementedError:
+            raise ValueError(f"this bridge has no path {path!r}: its values are made from a latent") from None
         if len(values) == 1:
             raise ValueError(f"this model has no path {path!r}: its heads share one value")
         free = FreeTurns(tuple(range(values.shape[-1])))
@@ -234,3 +239,21 @@ def _bridge_view(model: Any, path: str, layer: int, rotated: bool) -> View:
             f"blocks.{layer}.attn.hook_v", path.partition("_")[2], values, slice(None), free, "values aligned"
         )
     raise ValueError(f"this bridge has no path {path!r}{' after the rotation' if rotated else ''}: load the wrapper")
+
+
+def _checked(hook: str, path: str, cfg: Any) -> View:
+    """Return a bridge's whole hook point, and refuse a tensor whose axes are not what the path's are."""
+    groups = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
+    heads = {"k": groups, "v": groups}.get(path, cfg.n_heads)
+
+    def read(tensor: Tensor, site: Site) -> Tensor:
+        batch, count = site.valid.shape
+        axes = (batch, heads, count) if path == "pattern" else (batch, count, heads)
+        if PATHS[path] is not None and (tensor.ndim != 4 or tuple(tensor.shape[:3]) != axes):
+            raise ValueError(
+                f"{hook} should begin with {axes} (batch, {'head, query' if path == 'pattern' else 'position, head'}) "
+                f"but is {tuple(tensor.shape)} in this bridge: its heads cannot be edited there"
+            )
+        return tensor
+
+    return View(hook, read, lambda tensor, part, site: part)

@@ -18,6 +18,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+LEAST_SAMPLES = 4
+"""Of the unbiased HSIC."""
+
 
 def entropy(
     pattern: Float[Tensor, "batch head query_pos key_pos"], valid: Bool[Tensor, "batch query_pos"]
@@ -91,8 +94,8 @@ def debiased_cka(outputs: Float[Tensor, "head sample width"]) -> Float[Tensor, "
         If there are fewer than four samples.
     """
     heads, n, _ = outputs.shape
-    if n < 4:
-        raise ValueError(f"debiased CKA needs at least 4 samples but got {n}")
+    if n < LEAST_SAMPLES:
+        raise ValueError(f"debiased CKA needs at least {LEAST_SAMPLES} samples but got {n}")
     outputs = outputs.double() - outputs.double().mean(1, keepdim=True)
     kernels = outputs @ outputs.transpose(1, 2)
     kernels.diagonal(dim1=1, dim2=2).zero_()

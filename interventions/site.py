@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,9 +45,12 @@ class Site:
         return torch.nonzero(self.valid[row])[:, 0].cpu().numpy()
 
 
-def generator(seed: int, *keys: int) -> np.random.Generator:
-    """Return a generator that depends on a seed and what it is for, and on no device and no order of calls."""
-    return np.random.default_rng([seed, *keys])
+def generator(purpose: str, seed: int, *keys: int) -> np.random.Generator:
+    """Return a generator that depends on what it is for and a seed, and on no device and no order of calls.
+
+    The purpose keeps an edit's choices and its control's apart where seed and sample are the same.
+    """
+    return np.random.default_rng([zlib.crc32(purpose.encode()), seed, len(keys), *keys])
 
 
 def derangement(count: int, rng: np.random.Generator) -> np.ndarray:

@@ -24,6 +24,8 @@ ONE_SAMPLE = "one sample: no interval"
 ALIKE = "all samples alike"
 PERCENTILE = "interval: percentile, BCa undefined"
 
+FLIPS = 49_999
+"""Sign flips where many cells are tested: with fewer, few cells of a large model could reach a small q."""
 BATCH = 2**21
 """Numbers of one batch of resamples or flips (16 MiB); no result depends on it."""
 
@@ -108,6 +110,14 @@ def effects(
             status[~alike] = np.where(corrected, OK, PERCENTILE)
     columns = {"n": n, "effect": effect, "low": low, "high": high, "p": p, "q": q}
     return pd.DataFrame({**columns, "status": status.astype(str)})
+
+
+def sign_flips(
+    differences: Real[np.ndarray, "sample cell"], *, seed: int = 0, flips: int = FLIPS
+) -> Float[np.ndarray, " cell"]:
+    """Return the p-values of `effects` alone."""
+    _check_differences(differences, None)
+    return _flip_p(np.ascontiguousarray(np.asarray(differences, dtype=float).T), seed, flips)
 
 
 def alike_interval(

@@ -7,7 +7,6 @@ positions are read.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,131 +18,24 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from ..models.hooked import HookedModel
-from ..models.layers import parse_layers
-from .applying import Reference, measure, padded
-from .edits import Edit, Mean, Noise, Resample, Rows, SameNorm, Shuffle, Zero
+from .applying import Reference, counted, measure, padded
+from .edits import Edit, Rows, SameNorm
 from .paths import PATHS, SHARED, View, shared_view, view
-from .site import Site
-from .statistics import effects
+from .plan import ALL, LOOKS, LayerScores, Plan, head_cells
+from .site import Site, generator
+from .statistics import FLIPS, sign_flips
 from .tasks import Row, Task, row_scores
 from .tasks.task import log_probabilities
 
-HOW = ("shuffle", "shuffle-past", "shuffle-token", "resample", "mean", "zero", "noise")
-"""Names of edits that a sweep makes."""
-ALL = -1
-"""Stands for the head of a cell in which all heads are edited together."""
-LOOKS = 4
-"""How often a sweep that may stop early looks at what it has: after each quarter of the samples."""
-_FLIPS = 49_999
+TOKENS = 2**14
+"""Tokens of one forward pass over all its arms, at most."""
+LOGITS = 2**26
+"""Numbers of one product with the unembedding, at most (256 MiB in float32)."""
+NOBODY = -2
+"""Stands for the head of the arm in which nothing is edited."""
 
 _Value = tuple[int, float, float | None]
 """Sample, what a row brings to its score, and its accuracy (None: the sample's score decides)."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a sweep does at each cell.
-
-    Parameters
-    ----------
-    path, how, rotated
-        Where, and what: one of `HOW`. Donors of resampling and the reference of the mean are the task's own rows.
-    heads
-        ``"each"``: one cell a head (group, for keys and values of grouped models); ``"all"``: one cell a layer; or the
-        heads to go through.
-    seeds, seed
-        Repeats of what is random, averaged within each sample (the unit stays the sample), and the first one's seed.
-    rows
-        Rows of one forward pass over all its arms; beyond rounding no number depends on it.
-    stop_early
-        Leave a cell once its samples so far decide it (`LOOKS` looks, Bonferroni over looks and cells of the layer).
-    """
-
-    path: str = "k_private"
-    how: str = "shuffle"
-    rotated: bool = False
-    heads: str | tuple[int, ...] = "each"
-    seeds: int = 1
-    seed: int = 0
-    rows: int = 128
-    stop_early: bool = False
-
-    def __post_init__(self) -> None:
-        if self.how not in HOW:
-            raise ValueError(f"how should be one of {', '.join(HOW)} but got {self.how!r}")
-        if self.heads not in ("each", "all") and not (isinstance(self.heads, tuple) and self.heads):
-            raise ValueError(f"heads should be 'each', 'all' or numbers of heads but got {self.heads!r}")
-        for name in ("seeds", "rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} should be at least 1 but got {getattr(self, name)}")
-        SameNorm(of=self.edit(self.path, self.seed, ((0,),)))  # a path without a control is refused here
-
-    def edit(self, path: str, seed: int, rows: Rows) -> Edit:
-        """Return the edit of all heads at a path."""
-        common: dict[str, Any] = {"path": path, "rotated": self.rotated}
-        if self.how.startswith("shuffle"):
-            among: Any = self.how.partition("-")[2] or "sample"
-            return Shuffle(**common, seed=seed, among=among)
-        if self.how == "resample":
-            return Resample(**common, seed=seed, donors=rows)
-        if self.how == "mean":
-            return Mean(**common, reference=rows)
-        return Zero(**common) if self.how == "zero" else Noise(**common, seed=seed)
-
-
-def edit_from_text(text: str, rows: Rows, n_layers: int, seed: int = 0) -> Edit:
-    """Read an edit like ``shuffle:v_private``, ``zero:z:3`` or ``mean:k:0-2:1,5``: how, path, layers, heads.
-
-    Parameters
-    ----------
-    text
-        ``HOW:PATH[:LAYERS[:HEADS]]``; layers as for `report` with ``-`` for ranges, heads with commas.
-    rows
-        Donors of ``resample``, reference of ``mean``.
-    n_layers
-        Of the model.
-    seed
-        Of what is random.
-
-    Raises
-    ------
-    ValueError, IndexError
-        If it is no such text, or names what does not exist.
-    """
-    how, path, layers, heads, *more = [*text.split(":"), *[""] * 4][: max(4, text.count(":") + 1)]
-    if more or not path:
-        raise ValueError(f"edit should be HOW:PATH[:LAYERS[:HEADS]], like shuffle:v_private:3:1,5, but got {text!r}")
-    chosen = tuple(parse_layers(layers.replace("-", ":"), n_layers)) if layers else None
-    try:
-        wanted = tuple(int(head) for head in heads.split(",")) if heads else None
-    except ValueError:
-        raise ValueError(f"heads of the edit should be numbers like 1,5 but got {heads!r}") from None
-    return dataclasses.replace(Settings(path=path, how=how).edit(path, seed, rows), layers=chosen, heads=wanted)
-
-
-@dataclass(frozen=True, eq=False)
-class LayerScores:
-    """Scores of one layer's cells.
-
-    Parameters
-    ----------
-    layer, cells
-        Which layer, and the head of each cell (`ALL` where all are edited together).
-    edit, edit_accuracy, random
-        Score and accuracy with the edit, and score with the control of the same norm, ``[cell, sample]``.
-    shared
-        Score with the same edit on the shared path, ``[sample]``; None where there is no such path.
-    moved
-        How far the edit moves a row, in norms of the row, ``[cell]``.
-    """
-
-    layer: int
-    cells: tuple[int, ...]
-    edit: Float[np.ndarray, "cell sample"]
-    edit_accuracy: Float[np.ndarray, "cell sample"]
-    random: Float[np.ndarray, "cell sample"]
-    shared: Float[np.ndarray, " sample"] | None
-    moved: Float[np.ndarray, " cell"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +65,7 @@ class _Batch:
     valid: Bool[Tensor, "batch pos"]
 
     def site(self, layer: int, reference: Reference | None) -> Site:
-        positions = (self.valid.long().cumsum(-1) - 1).clamp_min(0)
+        positions = counted(self.valid).to(self.tokens.device)
         return Site(layer, self.samples, self.valid, positions, self.tokens, reference)
 
 
@@ -186,7 +78,7 @@ class Sweep:
         The wrapper.
     task
         Its samples are the units.
-    settings
+    plan
         Path, edit, heads, seeds.
 
     Raises
@@ -195,15 +87,16 @@ class Sweep:
         If a row of the task is longer than the model's context.
     """
 
-    def __init__(self, model: HookedModel, task: Task, settings: Settings) -> None:
-        self.model, self.task, self.settings = model.eval(), task, settings
-        self._donors: Rows = tuple(dict.fromkeys(row.tokens for sample in task.samples for row in sample.rows))
-        self._clean: tuple[np.ndarray, np.ndarray] | None = None
-        longest = max(map(len, self._donors))
+    def __init__(self, model: HookedModel, task: Task, plan: Plan) -> None:
+        self.model, self.task, self.plan = model.eval(), task, plan
+        self._donors: Rows = tuple(sample.right.tokens for sample in task.samples)
+        longest = max(len(row.tokens) for sample in task.samples for row in sample.rows)
         if longest > model.config.n_ctx:
             raise ValueError(
                 f"task {task.name!r} has rows of {longest} tokens but the model has n_ctx {model.config.n_ctx}"
             )
+        self._size = max(1, min(plan.rows, TOKENS // longest))
+        self._control(plan.edit(plan.path, plan.seed, self._donors), plan.seed)  # a path without one is refused here
 
     @property
     def n_layers(self) -> int:
@@ -217,12 +110,10 @@ class Sweep:
     @torch.no_grad()
     def clean(self) -> tuple[Float[np.ndarray, " sample"], Float[np.ndarray, " sample"]]:
         """Return score and accuracy of every sample on the unedited model."""
-        if self._clean is None:
-            values: list[_Value] = []
-            for batch in self._batches(self.settings.rows, range(len(self.task.samples))):
-                values += self._values(batch, self.model(batch.tokens, stop_at_layer=self.model.config.n_layers))
-            self._clean = _per_sample(values)
-        return self._clean
+        values: list[_Value] = []
+        for batch in self._batches(self._size, range(len(self.task.samples))):
+            values += self._values(batch, self.model(batch.tokens, stop_at_layer=self.model.config.n_layers))
+        return _per_sample(values)
 
     def cells(self, layer: int) -> tuple[int, ...]:
         """Return the heads of a layer's cells.
@@ -233,63 +124,78 @@ class Sweep:
             If the model has no such path, layer or head.
         """
         config = self.model.config.attention
-        view(self.model, self.settings.path, layer, rotated=self.settings.rotated)
-        return head_cells(self.settings, config.n_heads, config.n_groups)
+        view(self.model, self.plan.path, layer, rotated=self.plan.rotated)
+        return head_cells(self.plan, config.n_heads, config.n_groups)
 
     @torch.no_grad()
     def layer(self, layer: int) -> LayerScores:
-        """Go through the cells of one layer."""
-        cells, count = self.cells(layer), len(self.task.samples)
-        edit, accuracy, random = (np.full((len(cells), count), np.nan) for _ in range(3))
-        shared: np.ndarray | None = None
-        moved = np.zeros((len(cells), 2))
-        open_cells = np.arange(len(cells))
-        looks = LOOKS if self.settings.stop_early else 1
-        for chosen in np.array_split(np.arange(count), min(looks, count)):
-            scores, right, moves = self._mean(layer, [cells[c] for c in open_cells], chosen.tolist())
-            here = np.ix_(open_cells, chosen)
-            width = len(open_cells)
-            edit[here], random[here], accuracy[here] = scores[:width], scores[width : 2 * width], right[:width]
-            moved[open_cells] += moves[:width]
-            if len(scores) > 2 * width:
-                shared = np.full(count, np.nan) if shared is None else shared
-                shared[chosen] = scores[-1]
-            if self.settings.stop_early:
-                open_cells = self._undecided(open_cells, edit, random)
-                if not len(open_cells):
-                    break
-        return LayerScores(layer, cells, edit, accuracy, random, shared, moved[:, 0] / np.maximum(moved[:, 1], 1))
+        """Go through the cells of one layer.
 
-    def _undecided(self, cells: np.ndarray, edit: np.ndarray, random: np.ndarray) -> np.ndarray:
+        Raises
+        ------
+        ValueError
+            If a score is not finite; names layer, head and sample.
+        """
+        cells, count = self.cells(layer), len(self.task.samples)
+        found = LayerScores.unseen(layer, cells, count, shared=self._shared_view(layer) is not None)
+        still = np.arange(len(cells))
+        for chosen in self._looks(count):
+            scores, right, moves = self._mean(layer, [cells[c] for c in still], chosen.tolist())
+            here, width = np.ix_(still, chosen), len(still)
+            found.clean[chosen], found.clean_accuracy[chosen] = scores[0], right[0]
+            found.edit[here], found.edit_accuracy[here] = scores[1 : width + 1], right[1 : width + 1]
+            found.random[here] = scores[width + 1 : 2 * width + 1]
+            found.moves[still] += moves[1 : width + 1]
+            if found.shared is not None:
+                found.shared[chosen] = scores[-1]
+            if self.plan.stop_early:
+                still = self._undecided(still, found)
+                if not len(still):
+                    break
+        return found
+
+    def _looks(self, count: int) -> list[np.ndarray]:
+        """Return the samples of each look: all at once, or in quarters of a random order."""
+        if not self.plan.stop_early:
+            return [np.arange(count)]
+        order = generator("looks", self.plan.seed).permutation(count)
+        return [np.sort(part) for part in np.array_split(order, min(LOOKS, count))]
+
+    def _undecided(self, cells: np.ndarray, found: LayerScores) -> np.ndarray:
         """Return the cells that are not decided yet: by the effect and by the effect beyond the control, both.
 
         Each test has Bonferroni's share of 5 %, over looks and cells, so that stopping keeps the family-wise error.
         """
-        seen = ~np.isnan(edit[cells[0]])
-        edited, control, clean = edit[np.ix_(cells, seen)], random[np.ix_(cells, seen)], self.clean()[0][seen]
-        found = [effects(difference.T, flips=_FLIPS) for difference in (edited - clean, edited - control)]
-        p = np.maximum(np.asarray(found[0]["p"]), np.asarray(found[1]["p"]))
-        return cells[~(p <= 0.05 / (LOOKS * len(edit)))]
+        seen = ~np.isnan(found.edit[cells[0]])
+        edited, control, clean = found.edit[np.ix_(cells, seen)], found.random[np.ix_(cells, seen)], found.clean[seen]
+        tests = [sign_flips((edited - other).T, flips=FLIPS) for other in (clean, control)]
+        return cells[~(np.maximum(*tests) <= 0.05 / (LOOKS * len(found.cells)))]
 
     def _mean(
         self, layer: int, cells: Sequence[int], samples: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return scores and accuracies ``[arm, sample]`` over all seeds, and how far rows moved."""
-        first = self.settings.seed
-        found = [self._repeat(layer, cells, seed, samples) for seed in range(first, first + self.settings.seeds)]
+        first = self.plan.seed
+        found = [self._repeat(layer, cells, seed, samples) for seed in range(first, first + self.plan.seeds)]
         scores, accuracy, moved = zip(*found, strict=True)
-        return np.mean(scores, axis=0), np.mean(accuracy, axis=0), np.sum(moved, axis=0)
+        mean = np.mean(scores, axis=0)
+        for arm, sample in np.argwhere(~np.isfinite(mean))[:1]:
+            names = ["unedited", *(f"head {c}" for c in cells), *(f"control of head {c}" for c in cells), "shared path"]
+            raise ValueError(
+                f"layer {layer}, {names[arm]}: the score of sample {samples[sample]} is {mean[arm, sample]}"
+            )
+        return mean, np.mean(accuracy, axis=0), np.sum(moved, axis=0)
 
     def _repeat(
         self, layer: int, cells: Sequence[int], seed: int, samples: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the same with one seed: the edits, then their controls, then the shared path."""
+        """Return the same with one seed: unedited, the edits, their controls, the shared path."""
         arms = self._arms(layer, cells, seed)
         values: list[list[_Value]] = [[] for _ in arms]
         moved = np.zeros((len(arms), 2))
-        for batch in self._batches(max(1, self.settings.rows // len(arms)), samples):
+        for batch in self._batches(max(1, self._size // len(arms)), samples):
             resid = self.model(batch.tokens, stop_at_layer=layer)
-            share = max(1, self.settings.rows // len(batch.rows))
+            share = max(1, self._size // len(batch.rows))
             for start in range(0, len(arms), share):
                 after, moves = self._run(batch, resid, layer, arms[start : start + share])
                 moved[start : start + share] += moves
@@ -298,21 +204,29 @@ class Sweep:
         scored = [_per_sample(arm) for arm in values]
         return np.stack([score for score, _ in scored]), np.stack([right for _, right in scored]), moved
 
+    def _shared_view(self, layer: int) -> View | None:
+        return shared_view(self.model, self.plan.path, layer, rotated=self.plan.rotated)
+
+    @staticmethod
+    def _control(edit: Edit, seed: int) -> Edit:
+        return SameNorm(of=edit, seed=seed)
+
     def _arms(self, layer: int, cells: Sequence[int], seed: int) -> list[_Arm]:
-        """Return the edit of each cell, then each one's control, then the same edit on the shared path."""
-        path, rotated = self.settings.path, self.settings.rotated
-        own, shared = (
-            view(self.model, path, layer, rotated=rotated),
-            shared_view(self.model, path, layer, rotated=rotated),
-        )
-        edit = self.settings.edit(path, seed, self._donors)
-        kinds = [(own, edit), (own, SameNorm(of=edit, seed=seed))]
+        """Return no edit, then the edit of each cell, each one's control, and the same edit on the shared path.
+
+        The unedited arm stands in the same stack as the others: what is compared went through the same products.
+        """
+        path, shared = self.plan.path, self._shared_view(layer)
+        own = view(self.model, path, layer, rotated=self.plan.rotated)
+        edit = self.plan.edit(path, seed, self._donors)
+        kinds = [(own, edit), (own, self._control(edit, seed))]
         if shared is not None:
-            kinds.append((shared, self.settings.edit(SHARED[path], seed, self._donors)))
+            kinds.append((shared, self.plan.edit(SHARED[path], seed, self._donors)))
         held = measure(self.model, [(kind.reference_rows, found) for found, kind in kinds])
         changes = [_Change(found, kind, reference) for (found, kind), reference in zip(kinds, held, strict=True)]
         heads = [None if head == ALL else head for head in cells]
-        return [_Arm(c, head) for c in changes[:2] for head in heads] + [_Arm(c, None) for c in changes[2:]]
+        edits = [_Arm(change, head) for change in changes[:2] for head in heads]
+        return [_Arm(changes[0], NOBODY), *edits, *(_Arm(change, None) for change in changes[2:])]
 
     def _run(
         self, batch: _Batch, resid: Tensor, layer: int, arms: Sequence[_Arm]
@@ -326,14 +240,14 @@ class Sweep:
             known: dict[int, tuple[Site, Tensor, Tensor]] = {}
             for i, arm in enumerate(arms):
                 change = arm.change
-                if change.view.hook != hook.name:
+                if change.view.hook != hook.name or arm.head == NOBODY:
                     continue
                 if id(change) not in known:
                     site = batch.site(layer, change.reference)
                     part = change.view.read(before, site)
                     known[id(change)] = site, part, change.edit.change(part, site)
                 site, part, changed = known[id(change)]
-                after = changed if arm.head is None else _of_head(part, changed, arm.head, self.settings.path)
+                after = changed if arm.head is None else _of_head(part, changed, arm.head, self.plan.path)
                 moves[i] = _distance(part, after, batch.valid)
                 new[i * size : (i + 1) * size] = change.view.write(before, after, site)
             return new
@@ -349,38 +263,27 @@ class Sweep:
         for first in range(0, len(rows), size):
             chunk = rows[first : first + size]
             tokens, valid = padded(tuple(row.tokens for _, row in chunk))
-            yield _Batch(tuple(i for i, _ in chunk), tuple(row for _, row in chunk), tokens, valid)
+            samples_of, rows_of = tuple(i for i, _ in chunk), tuple(row for _, row in chunk)
+            yield _Batch(samples_of, rows_of, tokens.to(next(self.model.parameters()).device), valid)
 
     def _values(self, batch: _Batch, resid: Float[Tensor, "batch pos d_model"]) -> list[_Value]:
         """Return what each row of a batch brings to its sample's score; logits are read at scored positions alone."""
         found: list[_Value] = []
-        places = [(i, position) for i, row in enumerate(batch.rows) for position in row.scored]
-        index = torch.tensor(places, device=resid.device).T
-        read = self.model.ln_final(resid[index[0], index[1]][None])[0] @ self.model.W_U
-        split = read.split([len(row.scored) for row in batch.rows])
-        for sample, row, logits in zip(batch.samples, batch.rows, split, strict=True):
-            if self.task.samples[sample].wrong is None:
-                found.append((sample, *row_scores(logits, row)))
-            else:
-                sign = 1 if row is self.task.samples[sample].right else -1
-                found.append((sample, sign * float(log_probabilities(logits, row.answers).sum()), None))
+        share = max(1, LOGITS // (self.model.config.d_vocab * max(len(row.scored) for row in batch.rows)))
+        for start in range(0, len(batch.rows), share):
+            rows = batch.rows[start : start + share]
+            places = [(start + i, position) for i, row in enumerate(rows) for position in row.scored]
+            index = torch.tensor(places, device=resid.device).T
+            read = self.model.ln_final(resid[index[0], index[1]][None])[0] @ self.model.W_U
+            split = read.split([len(row.scored) for row in rows])
+            found += [self._value(*each) for each in zip(batch.samples[start:], rows, split, strict=False)]
         return found
 
-
-def head_cells(settings: Settings, n_heads: int, n_groups: int) -> tuple[int, ...]:
-    """Return the heads of a layer's cells: groups, for keys and values."""
-    path = settings.path
-    if settings.heads == "all" or PATHS[path] is None:
-        if settings.heads not in ("all", "each"):
-            raise ValueError(f"path {path!r} is shared by all heads: it has no heads {settings.heads} of its own")
-        return (ALL,)
-    count = n_groups if path[0] in "kv" else n_heads
-    if isinstance(settings.heads, str):
-        return tuple(range(count))
-    for head in settings.heads:
-        if not 0 <= head < count:
-            raise IndexError(f"head {head} does not exist: path {path!r} has heads 0–{count - 1}")
-    return settings.heads
+    def _value(self, sample: int, row: Row, logits: Float[Tensor, "scored d_vocab"]) -> _Value:
+        if self.task.samples[sample].wrong is None:
+            return sample, *row_scores(logits, row)
+        sign = 1 if row is self.task.samples[sample].right else -1
+        return sample, sign * float(log_probabilities(logits, row.answers).sum()), None
 
 
 def _per_sample(values: Sequence[_Value]) -> tuple[Float[np.ndarray, " sample"], Float[np.ndarray, " sample"]]:
@@ -403,8 +306,6 @@ def _of_head(part: Tensor, changed: Tensor, head: int, path: str) -> Tensor:
 
 def _distance(part: Tensor, after: Tensor, valid: Bool[Tensor, "batch pos"]) -> tuple[float, int]:
     """Return how far changed rows moved, in norms of what they were: the sum, and of how many rows."""
-    moved, norm = (after - part).norm(dim=-1), part.norm(dim=-1)
-    if part.shape[1] == valid.shape[1]:
-        moved, norm = moved[valid], norm[valid]
+    moved, norm = (after - part).norm(dim=-1)[valid], part.norm(dim=-1)[valid]
     changed = moved > 0
     return float((moved[changed] / norm[changed].clamp_min(1e-30)).sum()), int(changed.sum())

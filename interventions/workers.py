@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-import torch
 from torch import distributed
 
 from ..errors import HeadscopeError
@@ -71,8 +70,6 @@ def workers() -> Iterator[Workers]:
     if count == 1 or not distributed.is_available():
         yield Workers()
         return
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     # Objects are gathered through host memory, so gloo serves GPUs, too.
     distributed.init_process_group("gloo", timeout=PATIENCE)
     try:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -190,7 +191,8 @@ def compare(
         "offsets": str(Offsets.parse(offsets)).lower(),
         "null_draws": null,
         "rules": _RULES,
-        "versions": first.record["versions"],
+        "trained_with": first.record["versions"],
+        "versions": {name: version(name) for name in ("headscope", "torch", "numpy", "scipy", "pandas")},
     }
     result = Comparison(
         table=_group(by_control),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -54,7 +55,13 @@ def named(
     if name == "next-token":
         return next_token([[*lead, *ids] for ids in encoded], n_ctx, samples, seed)
     row = torch.tensor([token for ids in encoded for token in ids], dtype=torch.long)
-    return (induction if name == "induction" else retrieval)(row, n_ctx, samples, seed)
+    made = (induction if name == "induction" else retrieval)(row, n_ctx - len(lead), samples, seed)
+    return replace(made, samples=tuple(replace(sample, right=_behind(lead, sample.right)) for sample in made.samples))
+
+
+def _behind(lead: tuple[int, ...], row: Row) -> Row:
+    """Return a row behind what the tokenizer puts before every text."""
+    return replace(row, tokens=(*lead, *row.tokens), scored=tuple(position + len(lead) for position in row.scored))
 
 
 __all__ = [

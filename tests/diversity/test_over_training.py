@@ -99,7 +99,7 @@ def test_bad_runs_are_named(run, tmp_path):
     shutil.copytree(run, mixed)
     wider = CONFIG.with_(attention=hs.GroupedConfig(n_heads=4, d_head=6))
     hs.save(model(0, wider), mixed / "steps" / "step-000030")
-    with pytest.raises(ValueError, match="step-000030 is of another architecture"):
+    with pytest.raises(hs.CheckpointError, match="step-000030 is of another architecture"):
         hs.over_training(mixed)
     (mixed / "run.json").write_text("{")
     with pytest.raises(hs.CheckpointError, match=r"run\.json"):

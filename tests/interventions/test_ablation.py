@@ -21,7 +21,9 @@ from headscope.cli import app
 from headscope.interventions import SameNorm, ablate, apply, load_bridge
 from headscope.interventions.ablation import COLUMNS
 from headscope.interventions.paths import SHARED
-from headscope.interventions.sweep import Settings, Sweep
+from headscope.interventions.plan import Plan
+from headscope.interventions.statistics import effects
+from headscope.interventions.sweep import Sweep
 from headscope.interventions.tasks import Row, Sample, Task, evaluate
 from typer.testing import CliRunner
 
@@ -82,31 +84,31 @@ CASES = [
 def test_a_sweep_is_one_hooked_forward_pass_a_head(name, path, how, rotated, wrong):
     """The same edits applied one by one through the model's own hooks, samples one batch at a time."""
     model, task = built(name), random_task(ragged=how != "resample", wrong=wrong and how != "resample")
-    settings = Settings(path=path, how=how, rotated=rotated, seeds=2, seed=3, rows=24)
-    sweep = Sweep(model, task, settings)
-    donors = tuple(dict.fromkeys(row.tokens for sample in task.samples for row in sample.rows))
+    plan = Plan(path=path, how=how, rotated=rotated, seeds=2, seed=3, rows=24)
+    sweep = Sweep(model, task, plan)
+    donors = tuple(sample.right.tokens for sample in task.samples)
     for layer in (0, 1):
         found = sweep.layer(layer)
         for cell, head in enumerate(found.cells):
             heads = None if head == -1 else (head,)
             edit, control = [], []
             for seed in (3, 4):
-                one = dataclasses.replace(settings.edit(path, seed, donors), layers=(layer,), heads=heads)
+                one = dataclasses.replace(plan.edit(path, seed, donors), layers=(layer,), heads=heads)
                 edit.append(scores(model, task, one))
                 control.append(scores(model, task, SameNorm(of=one, seed=seed)))
             np.testing.assert_allclose(found.edit[cell], np.mean(edit, 0), rtol=1e-9, atol=1e-9)
             np.testing.assert_allclose(found.random[cell], np.mean(control, 0), rtol=1e-9, atol=1e-9)
         if found.shared is not None:
             each = [
-                scores(model, task, dataclasses.replace(settings.edit(SHARED[path], seed, donors), layers=(layer,)))
+                scores(model, task, dataclasses.replace(plan.edit(SHARED[path], seed, donors), layers=(layer,)))
                 for seed in (3, 4)
             ]
             np.testing.assert_allclose(found.shared, np.mean(each, 0), rtol=1e-9, atol=1e-9)
         assert (found.shared is not None) == (path in SHARED and name != "mqa")
-    clean, accuracy = sweep.clean()
     plain = evaluate(task, lambda tokens, lengths, ids: model(tokens))
-    np.testing.assert_allclose(clean, plain["score"], rtol=1e-9)
-    np.testing.assert_allclose(accuracy, plain["accuracy"])
+    for clean, accuracy in (sweep.clean(), (found.clean, found.clean_accuracy)):
+        np.testing.assert_allclose(clean, plain["score"], rtol=1e-9)
+        np.testing.assert_allclose(accuracy, plain["accuracy"])
 
 
 def scores(model, task, edit) -> np.ndarray:
@@ -121,8 +123,8 @@ def scores(model, task, edit) -> np.ndarray:
 @pytest.mark.parametrize("rows", [1, 7, 500])
 def test_the_size_of_a_forward_pass_does_not_matter(rows):
     model, task = built("lrkv"), random_task()
-    expected = Sweep(model, task, Settings(rows=64)).layer(1)
-    found = Sweep(model, task, Settings(rows=rows)).layer(1)
+    expected = Sweep(model, task, Plan(rows=64)).layer(1)
+    found = Sweep(model, task, Plan(rows=rows)).layer(1)
     np.testing.assert_allclose(found.edit, expected.edit, rtol=1e-9)
     np.testing.assert_allclose(found.moved, expected.moved, rtol=1e-9)
 
@@ -260,6 +262,42 @@ def test_the_table_is_made_of_the_samples(tmp_path):
     assert "values aligned" in ablate(model, task, path="v_private", layers="0").record["convention"]
 
 
+def test_samples_of_one_document_are_averaged_before_anything_is_tested():
+    task = random_task(samples=12, ragged=False)
+    grouped = dataclasses.replace(
+        task, samples=tuple(dataclasses.replace(s, factors={"document": i % 4}) for i, s in enumerate(task.samples))
+    )
+    model = built("mha")
+    found, plain = (ablate(model, t, path="v", how="noise", layers="1") for t in (grouped, task))
+    assert (found.table["n"] == 4).all()
+    np.testing.assert_allclose(found.table["effect"], plain.table["effect"])
+    wide = plain.samples.assign(document=plain.samples["sample"] % 4, change=lambda t: t["edited"] - t["clean"])
+    means = wide.groupby(["head", "document"])["change"].mean().unstack()
+    expected = effects(means.to_numpy().T, flips=49_999)
+    np.testing.assert_allclose(found.table[["low", "high", "p"]], expected[["low", "high", "p"]])
+    assert "12 samples of 4 documents, which are the units" in found.summary()
+    with pytest.raises(ValueError, match="stop_early needs independent samples"):
+        ablate(model, grouped, path="v", stop_early=True)
+
+
+def test_a_score_that_is_no_number_is_named():
+    model = built("mha")
+    with torch.no_grad():
+        model.attention(1).o.weight[:, 6:12] = float("inf")
+    with pytest.raises(ValueError, match="layer 1, unedited: the score of sample 0 is nan"):
+        ablate(model, random_task(), path="v", layers="1")
+
+
+def test_an_edit_that_moves_nothing_has_no_effect_at_all():
+    """Unedited and edited scores come out of the same stacked products: what is alike is alike to the bit."""
+    model = built("lrkv").float()
+    with torch.no_grad():
+        model.attention(1).v.B.zero_()
+    table = ablate(model, random_task(samples=9), path="v_private", layers="1").table
+    assert (table["effect"] == 0).all()
+    assert (table["p"] == 1).all()
+
+
 def test_a_single_sample_has_an_effect_and_nothing_else():
     table = ablate(built("lrkv"), random_task(samples=1), layers="1").table
     assert table["effect"].notna().all()
@@ -334,7 +372,7 @@ def test_a_killed_sweep_goes_on_and_does_nothing_twice(place, whole, tmp_path):
     marked = unfinished / "layer-0000.npz"
     with np.load(marked) as held:
         arrays = {name: held[name] for name in held.files}
-    np.savez(marked, **{**arrays, "moved": np.full_like(arrays["moved"], 123.0)})
+    np.savez(marked, **{**arrays, "moves": np.full_like(arrays["moves"], [123.0, 1.0])})
     other = subprocess.run([*line, "--how", "zero"], capture_output=True, text=True, check=False, env=ONE_THREAD)
     assert other.returncode == 2
     assert "holds an unfinished sweep whose how is shuffle, not zero" in other.stderr
@@ -424,7 +462,9 @@ def test_a_bridged_model_gives_the_wrappers_numbers(llama, path, how):
 
 def test_the_command_ablates_through_the_bridge_with_a_device_map(llama, place):
     common = [str(llama), "--task", str(place[1]), "--path", "z", "--how", "zero", "--layers", "0", "--json"]
-    plain, bridged = (CliRunner().invoke(app, ["ablate", *common, *extra]) for extra in ([], ["--device-map", "auto"]))
+    plain, bridged = (
+        CliRunner().invoke(app, ["ablate", *common, *extra]) for extra in ([], ["--bridge", "--device-map", "auto"])
+    )
     assert bridged.exit_code == 0, bridged.output
     effects = [[row["effect"] for row in json.loads(found.stdout)["rows"]] for found in (plain, bridged)]
     np.testing.assert_allclose(*effects, rtol=1e-3, atol=1e-5)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from headscope.cli import app
 from headscope.interventions import Scale, Shuffle, Zero, apply, behaviour, routing
-from headscope.interventions.sweep import edit_from_text
+from headscope.interventions.plan import edit_from_text
 from typer.testing import CliRunner
 
 TOKENS = torch.tensor([[1, 5, 2, 5, 3, 1, 5, 5], [4, 4, 6, 1, 4, 0, 0, 0]])
@@ -144,9 +144,7 @@ def test_an_edit_of_values_changes_what_and_of_queries_where(model):
 
 @torch.no_grad()
 def test_changes_by_hand():
-    torch.manual_seed(1)
-    config = hs.ModelConfig(d_model=16, n_layers=2, d_vocab=7, n_ctx=16, attention=ATTENTION["lrkv"])
-    model = hs.HookedModel(config).double().eval()
+    model = built_lrkv()
     edit = Zero(path="v_private", layers=(0,), heads=(1,))
     table = behaviour(model, ROWS[:1], edit=edit).table
     tokens = torch.tensor(ROWS[:1])
@@ -160,6 +158,32 @@ def test_changes_by_hand():
     row = table[(table["layer"] == layer) & (table["head"] == head)].iloc[0]
     assert row["where"] == pytest.approx(float((((b - a) @ v) @ out).norm() / ((a @ v) @ out).norm()))
     assert row["what"] == pytest.approx(float(((b @ (w - v)) @ out).norm() / ((a @ v) @ out).norm()))
+
+
+def test_a_silenced_head_brings_something_else():
+    model = built_lrkv()
+    table = behaviour(model, ROWS, edit=Zero(path="z", layers=(0,), heads=(1,))).table
+    row = table[(table["layer"] == 0) & (table["head"] == 1)].iloc[0]
+    assert row["what"] == pytest.approx(1.0)
+    assert row["where"] == 0
+    assert math.isnan(row["cka_edited"])
+
+
+def test_a_text_of_three_tokens_has_no_cka():
+    table = behaviour(built_lrkv(), [[1, 2, 3]]).table
+    assert table["cka"].isna().all()
+    assert table["entropy"].notna().all()
+
+
+def built_lrkv() -> hs.HookedModel:
+    torch.manual_seed(1)
+    config = hs.ModelConfig(d_model=16, n_layers=2, d_vocab=7, n_ctx=16, attention=ATTENTION["lrkv"])
+    return hs.HookedModel(config).double().eval()
+
+
+def test_a_layer_below_zero_is_no_range():
+    with pytest.raises(IndexError, match="layer -1 does not exist"):
+        edit_from_text("zero:z:-1", ((1,),), 2)
 
 
 def test_rows_that_do_not_fit_are_refused(model):
@@ -192,6 +216,7 @@ def test_edits_are_read_from_text(text, expected):
         ("shake:z", "how should be one of"),
         ("zero:keys", "path should be one of"),
         ("zero:z:9", "choose none of 0–1"),
+        ("zero:z:x", "layers should be like"),
         ("zero:z:0:a", "heads of the edit should be numbers"),
     ],
 )

@@ -143,6 +143,11 @@ def test_edits_compose_in_order(model):
         (lambda: Scale(path="z", factor=float("nan")), "factor should be finite"),
         (lambda: Shuffle(path="k", among="batch"), "among should be one of sample, past, token"),
         (lambda: Shuffle(path="k", seed=-1), "seed should be an integer >= 0"),
+        (lambda: Zero(path="z", heads=()), "heads should be a tuple of distinct indices"),
+        (lambda: Zero(path="z", heads=(-1,)), "heads should be a tuple of distinct indices"),
+        (lambda: Zero(path="z", layers=(0, 0)), "layers should be a tuple of distinct indices"),
+        (lambda: Zero(path="z", positions=(1.5,)), "positions should be a tuple of distinct indices"),
+        (lambda: Zero(path="z", heads=(True,)), "heads should be a tuple of distinct indices"),
         (lambda: Resample(path="k", donors=()), "at least one row"),
         (lambda: Mean(path="k", reference=((),)), "at least one token"),
         (lambda: Swap(path="k_shared", other=1), "no other to swap with"),
@@ -272,6 +277,34 @@ def test_mqa_and_missing_paths_say_why():
         view(built("mla"), "k_private", 0, rotated=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_not_chosen_stays_as_it_is_to_the_bit(dtype):
+    """Written back after the rotation, other heads and positions do not go through it and back."""
+    model = built("lrkv").to(dtype)
+    tensor = torch.randn(2, 7, 4, 6).to(dtype)
+    found, site = view(model, "k_private", 0, rotated=True), site_of(TOKENS)
+    edit = Zero(path="k_private", heads=(1,), positions=(2, 5), rotated=True)
+    new = found.write(tensor, edit.edited(found.read(tensor, site), site), site)
+    changed = torch.zeros(2, 7, 4, dtype=torch.bool)
+    changed[:, [2, 5], 1] = True
+    assert torch.equal(new[~changed], tensor[~changed])
+    assert new[changed].abs().max() < 0.02
+
+
+def test_positions_are_counted_from_the_first_token():
+    model = built("gqa")
+    left = torch.tensor([[0, 0, *TOKENS[0].tolist()]])
+    mask = torch.tensor([[0, 0] + [1] * 7])
+    with torch.no_grad(), apply(model, Zero(path="v", positions=(0, 3))):
+        alone, padded = model(TOKENS[:1]), model(left, attention_mask=mask)
+    torch.testing.assert_close(padded[:, 2:], alone)
+    with (
+        pytest.raises(IndexError, match="position 7 does not exist at v of layer 0: it has positions 0–6"),
+        apply(model, Zero(path="v", positions=(7,))),
+    ):
+        model(left, attention_mask=mask)
+
+
 # -- what each edit does ----------------------------------------------------------------------------------------------
 
 
@@ -346,9 +379,15 @@ def test_donors_are_run_unedited_and_never_the_sample_itself():
     _, cache = model.run_with_cache(torch.tensor([donors[1]]))
     name = "blocks.1.attn.hook_v_private"
     torch.testing.assert_close(edited[name], cache[name][:, :7])
+    # A short donor is gone through again.
+    with apply(model, Resample(path="v", layers=(0,), donors=(own, (1, 2)))):
+        _, edited = model.run_with_cache(TOKENS[:1])
+    _, cache = model.run_with_cache(torch.tensor([[1, 2]]))
+    held = cache["blocks.0.attn.hook_v"][:, [0, 1, 0, 1, 0, 1, 0]]
+    torch.testing.assert_close(edited["blocks.0.attn.hook_v"], held)
     with (
-        pytest.raises(ValueError, match="no donor has the 7 tokens of sample 0"),
-        apply(model, Resample(path="v", donors=(own, (1, 2)))),
+        pytest.raises(ValueError, match="no donor is another than sample 0 itself"),
+        apply(model, Resample(path="v", donors=(own,))),
     ):
         model(TOKENS[:1])
 
@@ -368,6 +407,10 @@ def test_noise_and_the_control_have_the_norm_they_should():
     part = torch.randn(2, 7, 4, 3, dtype=torch.float64)
     added = Noise(path="k", factor=0.5).change(part, site_of(TOKENS)) - part
     torch.testing.assert_close(added.norm(dim=-1), 0.5 * part.norm(dim=-1))
+    # The same seed draws other directions for an edit and for its control.
+    noise = Noise(path="k", seed=3)
+    same = SameNorm(of=noise, seed=3)
+    assert not torch.allclose(noise.change(part, site_of(TOKENS)), same.change(part, site_of(TOKENS)), atol=1e-3)
     edit = Shuffle(path="k", seed=1, heads=(2,))
     control = SameNorm(of=edit, seed=9)
     assert (control.path, control.heads) == ("k", (2,))
@@ -461,4 +504,36 @@ def test_an_edit_does_the_same_in_the_bridge(bridge_and_wrapper, edit):
         pytest.raises(ValueError, match="this bridge has no path 'k_private': load the wrapper"),
         apply(bridge, Zero(path="k_private")),
     ):
+        pass
+
+
+@torch.no_grad()
+def test_what_a_bridge_cannot_do_is_said(bridge_and_wrapper):
+    bridge, _ = bridge_and_wrapper
+    with (
+        pytest.raises(ValueError, match="hook_result was never reached by the forward pass"),
+        apply(bridge, Zero(path="result", layers=(0,))),
+    ):
+        bridge(TOKENS)
+    with pytest.raises(ValueError, match="need tokens"), apply(bridge, Zero(path="z")):
+        bridge("text")
+
+
+@torch.no_grad()
+def test_a_bridge_whose_heads_stand_elsewhere_is_refused():
+    """TransformerLens has DeepSeek's queries as [batch, head, position, width]: heads are not where they are elsewhere."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+
+    torch.manual_seed(0)
+    config = DeepseekV3Config(
+        hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=16, qk_rope_head_dim=4, qk_nope_head_dim=8, v_head_dim=8,
+        vocab_size=7, first_k_dense_replace=1, n_routed_experts=2, num_experts_per_tok=1, n_group=1, topk_group=1,
+        max_position_embeddings=32,
+    )  # fmt: skip
+    bridge = build_bridge_from_module(DeepseekV3ForCausalLM(config).eval(), "DeepseekV3ForCausalLM", hf_config=config)
+    with pytest.raises(ValueError, match="its heads cannot be edited there"), apply(bridge, Zero(path="q", heads=(1,))):
+        bridge(TOKENS)
+    with pytest.raises(ValueError, match="made from a latent"), apply(bridge, Zero(path="v_private")):
         pass
