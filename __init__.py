@@ -3,6 +3,7 @@
 The verbs:
 
 - `report`: effective rank of every layer beside its bounds and its null;
+- `ablate`: disturb one head after another, and measure what changes in a task;
 - `over_training`: the same over the saved steps of a training run;
 - `compare`: models that were trained alike, side by side;
 - `load`: a checkpoint as a hooked model, with TransformerLens's interface;
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .checkpoints.opening import load
     from .diversity import Offsets, Report, Trajectory, over_training, report
     from .errors import CheckpointError, HeadscopeError, TokenizerError
+    from .interventions import Ablation, ablate
     from .models import (
         FrequencyFactors,
         GroupedConfig,
@@ -43,6 +45,7 @@ _WHERE = {
     ".checkpoints": ("open_checkpoint", "save"),
     ".checkpoints.opening": ("load",),
     ".diversity": ("Offsets", "Report", "Trajectory", "over_training", "report"),
+    ".interventions": ("Ablation", "ablate"),
     ".errors": ("CheckpointError", "HeadscopeError", "TokenizerError"),
     ".models": (
         "FrequencyFactors",
@@ -64,6 +67,7 @@ _WHERE = {
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
+    "Ablation",
     "CheckpointError",
     "Comparison",
     "FrequencyFactors",
@@ -84,6 +88,7 @@ __all__ = [
     "TokenizerError",
     "Trajectory",
     "YarnScaling",
+    "ablate",
     "compare",
     "load",
     "open_checkpoint",

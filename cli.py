@@ -85,7 +85,8 @@ def report(
     ] = 20,
     fold: Annotated[bool, typer.Option("--fold/--no-fold", help="Fold the norms' gains into the forms.")] = True,
     text: Annotated[
-        Path | None, typer.Option(help="Text file or folder: also report what each head does on it.")
+        Path | None,
+        typer.Option(help="Text file or folder, or stdlib (held-out): also report what each head does on it."),
     ] = None,
     edit: Annotated[
         str | None,
@@ -129,17 +130,17 @@ def report(
 
 def _behaviour(source: str, text: Path, edit: str | None, layers: str | None) -> Any:
     """Return what each head does on a text: windows of the model's context, one a document."""
-    from .checkpoints import load
+    from .checkpoints import open_checkpoint
     from .interventions import behaviour
     from .interventions.plan import edit_from_text
     from .interventions.tasks import named
-    from .training.corpus import read_documents
 
-    model = load(source)
-    work = named("next-token", model.tokenizer, read_documents(text).all_texts, min(model.config.n_ctx, 512), 32, 0)
+    opened = open_checkpoint(source)
+    model = opened.load()
+    work = named("next-token", model.tokenizer, _texts(text), min(model.config.n_ctx, 512), 32, 0)
     rows = tuple(sample.right.tokens for sample in work.samples)
     change = None if edit is None else edit_from_text(edit, rows, model.config.n_layers)
-    return behaviour(model, rows, edit=change, layers=layers, text=str(text), name=source)
+    return behaviour(model, rows, edit=change, layers=layers, text=str(text), origin=opened.describe())
 
 
 def _give_both(result: Any, seen: Any, out: Path | None, *, as_json: bool) -> None:
@@ -201,11 +202,10 @@ def ablate(
 ) -> None:
     """Disturb one head after another, and measure what changes in a task, beside controls."""
     with _mistakes():
-        from .checkpoints import load
+        from .checkpoints import open_checkpoint
         from .checkpoints.reference import DEFAULT
         from .interventions import ablate, load_bridge
         from .interventions.tasks import named
-        from .training.corpus import read_documents, standard_library
 
         _claim(out)
         source = checkpoint or DEFAULT
@@ -213,16 +213,12 @@ def ablate(
             raise ValueError("--device-map is for models in the bridge: give --bridge, too")
         if bridge:
             model, tokenizer = load_bridge(source, device_map)
-            n_ctx = min(model.cfg.n_ctx, 512)
+            n_ctx, origin = min(model.cfg.n_ctx, 512), {"path": source}
         else:
-            model = load(source)
+            opened = open_checkpoint(source)
+            model, origin = opened.load(), opened.describe()
             tokenizer, n_ctx = model.tokenizer, min(model.config.n_ctx, 512)
-        texts = (
-            standard_library().texts("test")
-            if text is None
-            else [found.text for found in read_documents(text).documents]
-        )
-        work = named(task, tokenizer, texts, n_ctx, samples, seed)
+        work = named(task, tokenizer, _texts(text), n_ctx, samples, seed)
         with _progress("ablating layers") as tick:
             result = ablate(
                 model,
@@ -235,14 +231,24 @@ def ablate(
                 seeds=seeds,
                 seed=seed,
                 stop_early=stop_early,
-                name=source,
+                origin=origin,
                 out=out,
                 progress=tick,
             )
         if result is not None:  # one of several processes prints
             _give(result, None, as_json=json)
-            for name in [] if out is None or json else result.files():
-                typer.echo(f"wrote {out / name}")
+            if out is not None and not json:
+                for name in result.files():
+                    typer.echo(f"wrote {out / name}")
+
+
+def _texts(text: Path | None) -> list[str]:
+    """Return the documents of a file or folder, or what the shipped models did not see of the standard library."""
+    from .training.corpus import read_documents, standard_library
+
+    if text is None or (str(text) == "stdlib" and not text.exists()):
+        return standard_library().texts("test")
+    return read_documents(text).all_texts
 
 
 def _heads(text: str) -> str | tuple[int, ...]:
@@ -278,7 +284,7 @@ def compare(
 def models(
     json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """List the trained models that ship, one a variant; every verb takes their names."""
+    """List the trained models that ship, one a variant; report and ablate take their names."""
     with _mistakes():
         from .checkpoints.reference import reference_table
         from .plots.terminal import shipped_table, show

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
+FEW_DRAWS = 10
 COLUMNS = ("step", *LAYER_COLUMNS)
 """Columns of a trajectory's table: a report's, for each saved step."""
 
@@ -71,6 +72,11 @@ class Trajectory(Result):
             _reading(circuit, part, rows, np.array(draws.get(f"{circuit}/{part}", []), dtype=float))
             for (circuit, part), rows in self._blocks(self.table)
         ]
+        count = len(self.record["null"]["seeds"])
+        if 2 <= count < FEW_DRAWS:
+            lines.append(
+                f"With {count} draws of the null the tests, of all layers and steps together, see little: ask for more."
+            )
         if (formed := _half_way(self.log, "induction")) is not None:
             best = self.log["induction"].dropna().iloc[-1]
             lines.append(

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import false_discovery_control
 
-from ..checkpoints import load
+from ..checkpoints import open_checkpoint
 from ..models.hooked import HookedModel
 from ..models.layers import parse_layers
 from ..plots import effect_map
@@ -90,16 +90,24 @@ class Ablation(Result):
         """Return what was edited and where."""
         record = self.record
         where = record["checkpoint"]["path"] or "a model in memory"
-        return f"{record['how']} of {record['path']} in {where} on {record['task']['name']}"
+        turned = " after the rotation" if record["rotated"] else ""
+        return f"{record['how']} of {record['path']}{turned} in {where} on {record['task']['name']}"
 
     def summary(self) -> str:
         """Return the unedited model's score and how many cells matter."""
         clean, table = self.record["clean"], self.table
+        cells = f"{len(table)} cell{'' if len(table) == 1 else 's'}"
+        stopped = ""
+        if self.record["stop_early"]:
+            few = table["n"][table["n"] < clean["n"]]
+            stopped = f"\n{len(few)} of {cells} stopped early" + (
+                f", after {few.min()} samples or more." if len(few) else "."
+            )
         return (
             f"Unedited: score {clean['score']:.3f} nats, accuracy {100 * clean['accuracy']:.1f} %, over "
             f"{_many(clean['n'], self.record['units'])} ({self.record['task']['unit']}).\n"
-            f"{np.count_nonzero(table['significant'])} of {len(table)} cells matter beyond a random direction of their "
-            f"norm (both q < {LEVEL}, Benjamini-Hochberg over {len(table)} cells)."
+            f"{np.count_nonzero(table['significant'])} of {cells} matter beyond a random direction of their "
+            f"norm (both q < {LEVEL}, Benjamini-Hochberg over {cells}).{stopped}"
         )
 
     def reading(self) -> str:
@@ -113,10 +121,12 @@ class Ablation(Result):
             )
             lines.append(f"What hurts most, in nats: {worst}.")
         else:
-            lines.append("No edit is told to hurt, beyond what its control does.")
+            lines.append(_why_nothing(self.table))
         shared = self.table.dropna(subset=["shared_effect"]).drop_duplicates("layer")
         if len(shared):
             row = shared.sort_values("shared_effect").to_dict("records")[0]
+            if row["shared_effect"] >= 0:
+                return "\n".join([*lines, "The same edit on the shared path hurts in no layer."])
             lines.append(
                 "The same edit on the shared path costs most in "
                 f"layer {row['layer']}: {row['shared_effect']:+.3f} nats."
@@ -156,7 +166,7 @@ def ablate(
     seeds: int = 1,
     seed: int = 0,
     stop_early: bool = False,
-    name: str | None = None,
+    origin: dict[str, Any] | None = None,
     out: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Ablation | None:
@@ -170,8 +180,8 @@ def ablate(
         Samples and their scores; see `tasks`.
     path, how, rotated, heads, seeds, seed, stop_early
         As in `Plan`.
-    name
-        What to call a model in memory, for the record.
+    origin
+        Where a model in memory comes from (`Checkpoint.describe`), for the record.
     layers
         Layers to go through, as for `report`; None: all.
     out
@@ -194,7 +204,10 @@ def ablate(
         If the model has no such path, layer or head, an option cannot be, or the task does not fit the model.
     """
     plan = Plan(path, how, rotated, heads, seeds, seed, stop_early=stop_early)
-    model = load(source) if isinstance(source, str | os.PathLike) else source
+    if isinstance(source, str | os.PathLike):
+        checkpoint = open_checkpoint(source)
+        source, origin = checkpoint.load(), checkpoint.describe()
+    model = source
     sweep = Sweep(model, task, plan) if isinstance(model, HookedModel) else BridgeSweep(model, task, plan)
     chosen = parse_layers(layers, sweep.n_layers)
     for layer in chosen:
@@ -202,7 +215,7 @@ def ablate(
     target = None if out is None else Path(out).expanduser()
     record = {
         "kind": "ablation",
-        **sweep.describe(name if model is source else str(source)),
+        **sweep.describe(origin),
         "task": {**_describe(task), "sha256": _fingerprint(task)},
         "layers": chosen,
         **asdict(plan),
@@ -343,8 +356,21 @@ def _samples(found: Sequence[LayerScores]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def _why_nothing(table: pd.DataFrame) -> str:
+    """Return that no edit is found to hurt, and if so, that so few units could not have shown it."""
+    units = max(table["n"])
+    floor = max(2.0 ** (1 - units), 1 / (FLIPS + 1))
+    if floor * len(table) > LEVEL:
+        return (
+            f"No edit can be told to hurt: with {units} unit{'' if units == 1 else 's'} no p is below {floor:.2g}, "
+            f"too large for q < {LEVEL} of one cell among {len(table)}. Take more samples."
+        )
+    return "No edit is told to hurt, beyond what its control does."
+
+
 def _many(samples: int, units: int) -> str:
-    return f"{samples} samples" + (f" of {units} documents, which are the units" if units < samples else "")
+    text = f"{samples} sample{'' if samples == 1 else 's'}"
+    return f"{text} of {units} documents, which are the units" if units < samples else text
 
 
 def _cell(row: dict[str, Any]) -> str:

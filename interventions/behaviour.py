@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..checkpoints import load
+from ..checkpoints import open_checkpoint
 from ..models.hooked import HookedModel
 from ..models.layers import parse_layers
 from ..plots import effect_map
@@ -74,9 +74,12 @@ class Behaviour(Result):
         """Return which heads an edit moves, and whether in where they look or in what they bring."""
         if not self.record["edit"]:
             return "No edit was made: give one to see which heads change where they look and which what they bring."
-        lines = [f"Edit: {self.record['edit']}."]
+        lines = [f"Edit: {self.record['edit_text']}."]
         for name, words in (("where", "looks elsewhere"), ("what", "brings something else")):
-            if found := _largest(self.table, name):
+            found = _largest(self.table, name)
+            if found is None or found[1] < 5e-3:
+                lines.append(f"No head {words}.")
+            else:
                 lines.append(f"{found[0]} {words} most: {100 * found[1]:.0f} % of its output.")
         return "\n".join(lines)
 
@@ -87,17 +90,18 @@ class Behaviour(Result):
 
     def pictures(self) -> dict[str, Callable[[], Figure]]:
         """Return a map of induction scores and, with an edit, of what changed."""
-        maps = {"induction.png": ("induction", "induction score", "share")}
-        if self.record["edit"]:
+        edit = self.record["edit_text"]
+        maps = {"induction.png": ("induction", "induction score" + (" before the edit" if edit else ""), "share")}
+        if edit:
             maps |= {
-                "where.png": ("where", "looks elsewhere", "share of output"),
-                "what.png": ("what", "brings something else", "share of output"),
+                "where.png": ("where", f"looks elsewhere under {edit}", "share of output"),
+                "what.png": ("what", f"brings something else under {edit}", "share of output"),
             }
         return {file: lambda m=m: self._map(*m) for file, m in maps.items()}
 
     def _map(self, column: str, title: str, unit: str) -> Figure:
         table = self.table[["layer", "head"]].assign(effect=self.table[column], significant=False)
-        return effect_map(pd.DataFrame(table), title=f"{self.title()}: {title}", unit=unit, name=title, marked=False)
+        return effect_map(pd.DataFrame(table), title=f"{self.title()}: {title}", unit=unit, name=column, marked=False)
 
 
 def _largest(table: pd.DataFrame, column: str) -> tuple[str, float] | None:
@@ -117,7 +121,7 @@ def behaviour(
     edit: Edit | None = None,
     layers: str | Sequence[int] | None = None,
     text: str = "tokens",
-    name: str | None = None,
+    origin: dict[str, Any] | None = None,
     out: str | os.PathLike[str] | None = None,
     batch_size: int = 8,
 ) -> Behaviour:
@@ -133,8 +137,10 @@ def behaviour(
         What to change; None: nothing is compared.
     layers
         Layers to measure, as for `report`; None: all.
-    text, name
-        What to call the text, and a model in memory, for the record.
+    text
+        What to call the text, for the record.
+    origin
+        Where a model in memory comes from (`Checkpoint.describe`), for the record.
     out
         Directory to save to.
     batch_size
@@ -145,7 +151,10 @@ def behaviour(
     ValueError
         If there is no row, or one is empty or too long.
     """
-    model = (source if isinstance(source, HookedModel) else load(source)).eval()
+    if not isinstance(source, HookedModel):
+        checkpoint = open_checkpoint(source)
+        source, origin = checkpoint.load(), checkpoint.describe()
+    model = source.eval()
     chosen = parse_layers(layers, model.config.n_layers)
     given: Rows = tuple(tuple(int(token) for token in row) for row in rows)
     if not given or not all(given):
@@ -169,13 +178,14 @@ def behaviour(
         table = pd.concat([table, after.table()[list(MEASURES)].add_suffix("_edited"), change.table()], axis=1)
     record = {
         "kind": "behaviour",
-        "checkpoint": {**model.describe(), "path": name if isinstance(source, HookedModel) else str(source)},
+        "checkpoint": origin or model.describe(),
         "config": model.config.to_dict(),
         "text": text,
         "rows": len(given),
         "tokens": int(valid.sum()),
         "layers": chosen,
-        "edit": None if edit is None else repr(edit),
+        "edit": None if edit is None else edit.describe(),
+        "edit_text": None if edit is None else str(edit),
     }
     result = Behaviour(table=table, record=record)
     if out is not None:
@@ -279,9 +289,8 @@ class _Changes:
 
 
 def _others(matrix: Float[Tensor, "head head"]) -> Float[Tensor, " head"]:
-    """Return each head's mean with the other heads; NaN for a single head."""
-    heads = len(matrix)
-    return (matrix.sum(1) - matrix.diagonal()) / (heads - 1 if heads > 1 else math.nan)
+    """Return each head's mean with the other heads, leaving out what is NaN; NaN where nothing is left."""
+    return matrix.masked_fill(torch.eye(len(matrix), dtype=torch.bool), math.nan).nanmean(1)
 
 
 def _written(

@@ -69,16 +69,16 @@ class BridgeSweep:
         """Layers of the model."""
         return self.model.cfg.n_layers
 
-    def describe(self, name: str | None) -> dict[str, Any]:
-        """Return what the model is, for a record."""
+    def describe(self, origin: dict[str, Any] | None) -> dict[str, Any]:
+        """Return what the model is and where it comes from, for a record."""
         cfg = self.model.cfg
         fields = ("architecture", "n_layers", "n_heads", "n_key_value_heads", "d_model", "d_head", "n_ctx", "d_vocab")
         digest = hashlib.sha256()
         for key, tensor in self.model.state_dict().items():
             digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        origin = {"path": name, "family": "TransformerLens bridge", "sha256": digest.hexdigest()}
-        return {"checkpoint": origin, "config": {field: getattr(cfg, field, None) for field in fields}}
+        found = {"path": None, "family": "TransformerLens bridge", "sha256": digest.hexdigest(), **(origin or {})}
+        return {"checkpoint": found, "config": {field: getattr(cfg, field, None) for field in fields}}
 
     def cells(self, layer: int) -> tuple[int, ...]:
         """Return the heads of a layer's cells."""

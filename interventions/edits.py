@@ -7,10 +7,11 @@ number, not on the batch, the device or the order of calls: the same shuffle mee
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -20,6 +21,8 @@ from torch import Tensor
 from .paths import PATHS, check_path
 from .site import Site, derangement, earlier, generator
 
+_PLACES = ("layers", "heads", "positions")
+_ROWS = ("donors", "reference")
 Among = Literal["sample", "past", "token"]
 Rows = tuple[tuple[int, ...], ...]
 """Rows of tokens."""
@@ -68,6 +71,23 @@ class Edit(ABC):
             indices = isinstance(value, tuple) and all(isinstance(i, int) and not isinstance(i, bool) for i in value)
             if not indices or not value or min(value) < 0 or len(set(value)) < len(value):
                 raise ValueError(f"{name} should be a tuple of distinct indices >= 0, or None, but got {value!r}")
+
+    def describe(self) -> dict[str, Any]:
+        """Return the edit for a record: its name and fields, rows of tokens by their number alone."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plain = {
+            name: value.describe() if isinstance(value, Edit) else f"{len(value)} rows" if name in _ROWS else value
+            for name, value in fields.items()
+            if value is not None
+        }
+        return {"edit": type(self).__name__, **plain}
+
+    def __str__(self) -> str:
+        where = [
+            f"{name} {', '.join(map(str, getattr(self, name)))}" for name in _PLACES if getattr(self, name) is not None
+        ]
+        turned = " after the rotation" if self.rotated else ""
+        return ", ".join([f"{type(self).__name__.lower()} of {self.path}{turned}", *where])
 
     @abstractmethod
     def change(self, part: Float[Tensor, "*shape"], site: Site) -> Float[Tensor, "*shape"]:

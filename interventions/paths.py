@@ -135,7 +135,8 @@ def _split(attention: Attention, place: str, path: str) -> View:
         raise ValueError(f"{variant} has no path {path!r}")
     if config.n_groups == 1:
         raise ValueError(
-            f"{variant} has no path {path!r}: its heads share one key and one value, so none has a part of its own"
+            f"{variant} has no path {path!r}: its heads share one key and one value, so none has a part of its own; "
+            f"edit its {side} whole"
         )
     weights = attention.W_K if side == "k" else attention.W_V
     columns, free, said = _free_turns(attention, side)

@@ -53,8 +53,9 @@ class Plan:
     def __post_init__(self) -> None:
         if self.how not in HOW:
             raise ValueError(f"how should be one of {', '.join(HOW)} but got {self.how!r}")
-        if self.heads not in ("each", "all") and not (isinstance(self.heads, tuple) and self.heads):
-            raise ValueError(f"heads should be 'each', 'all' or numbers of heads but got {self.heads!r}")
+        named = isinstance(self.heads, tuple) and self.heads and len(set(self.heads)) == len(self.heads)
+        if self.heads not in ("each", "all") and not named:
+            raise ValueError(f"heads should be 'each', 'all' or distinct numbers of heads but got {self.heads!r}")
         for name in ("seeds", "rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} should be at least 1 but got {getattr(self, name)}")
@@ -138,9 +139,9 @@ class LayerScores:
         def unknown(*shape: int) -> np.ndarray:
             return np.full(shape, np.nan)
 
-        edits = (unknown(len(cells), samples) for _ in range(3))
-        beside = unknown(samples) if shared else None
-        return cls(layer, cells, unknown(samples), unknown(samples), *edits, beside, np.zeros((len(cells), 2)))
+        edit, accuracy, random = (unknown(len(cells), samples) for _ in range(3))
+        beside, moves = unknown(samples) if shared else None, np.zeros((len(cells), 2))
+        return cls(layer, cells, unknown(samples), unknown(samples), edit, accuracy, random, beside, moves)
 
     @property
     def moved(self) -> Float[np.ndarray, " cell"]:

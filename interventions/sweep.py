@@ -103,9 +103,9 @@ class Sweep:
         """Layers of the model."""
         return self.model.config.n_layers
 
-    def describe(self, name: str | None) -> dict[str, Any]:
-        """Return what the model is, for a record."""
-        return {"checkpoint": {**self.model.describe(), "path": name}, "config": self.model.config.to_dict()}
+    def describe(self, origin: dict[str, Any] | None) -> dict[str, Any]:
+        """Return what the model is and where it comes from, for a record."""
+        return {"checkpoint": origin or self.model.describe(), "config": self.model.config.to_dict()}
 
     @torch.no_grad()
     def clean(self) -> tuple[Float[np.ndarray, " sample"], Float[np.ndarray, " sample"]]:

@@ -66,6 +66,8 @@ def effect_map(
     _label(ax, layers, heads)
     bar = figure.colorbar(image, ax=ax, fraction=0.08, pad=0.03)
     bar.set_label(f"{name} ({unit})")
+    if not (values < 0).any():
+        bar.ax.set_ylim(0, None)  # shares: there is nothing below zero to show
     if marked:
         known = int(np.isfinite(values).sum())
         figure.supxlabel(f"dot: significant ({int(marks.sum())} of {known})", fontsize=9)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ...errors import HeadscopeError
 from .jsonl import from_jsonl
 from .making import backend, leading
 from .source import brackets, indentation
@@ -44,7 +45,13 @@ def named(
     """
     if str(name).endswith(".jsonl"):
         task = from_jsonl(name, tokenizer)
-        return Task(task.name, task.unit, task.score, task.samples[:samples], task.note)
+        for sample in task.samples[:samples]:
+            longest = max(len(row.tokens) for row in sample.rows)
+            if longest > n_ctx:
+                raise HeadscopeError(f"{name}, line {sample.factors['line']}: {longest} tokens do not fit {n_ctx}")
+        left = len(task.samples) - samples
+        note = "; ".join([task.note] * bool(task.note) + [f"the last {left} lines are left out"] * (left > 0))
+        return replace(task, samples=task.samples[:samples], note=note)
     if name in ("brackets", "indentation"):
         make = brackets if name == "brackets" else indentation
         return make(tokenizer, documents, n_ctx, samples, seed)

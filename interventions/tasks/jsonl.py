@@ -62,9 +62,12 @@ def from_jsonl(path: str | os.PathLike[str], tokenizer: Any) -> Task:
     score = "mean log-probability of the answer's tokens (nats)"
     if contrasted:
         score = "log-probability of the answer minus the foil's, each summed over its tokens (nats)"
+    uneven = sum(s.wrong is not None and len(s.right.answers) != len(s.wrong.answers) for s in made)
+    notes = [f"answer and foil differ in tokens in {uneven} lines, where the longer one's sum is lower"] * bool(uneven)
     merged = sum(bool(sample.factors["merged"]) for sample in made)
-    note = f"answer or foil merges with the end of the prompt, and is scored from there, in {merged} lines"
-    return Task(place.stem, f"line of {place.name}", score, tuple(made), note if merged else "")
+    if merged:
+        notes.append(f"answer or foil merges with the end of the prompt, and is scored from there, in {merged} lines")
+    return Task(place.stem, f"line of {place.name}", score, tuple(made), "; ".join(notes))
 
 
 def _fields(line: bytes) -> dict[str, str]:

@@ -303,6 +303,8 @@ def test_a_single_sample_has_an_effect_and_nothing_else():
     assert table["effect"].notna().all()
     assert table[["low", "high", "p", "q"]].isna().all().all()
     assert not table["significant"].any()
+    result = ablate(built("lrkv"), random_task(samples=4), layers="1")
+    assert "with 4 units no p is below 0.12" in result.reading()
 
 
 def test_impossible_sweeps_are_refused_before_they_begin(tmp_path):
@@ -310,7 +312,8 @@ def test_impossible_sweeps_are_refused_before_they_begin(tmp_path):
     for options, error, words in (
         ({"path": "k_private", "source": "mqa"}, ValueError, "none has a part of its own"),
         ({"how": "shake"}, ValueError, "how should be one of"),
-        ({"heads": "some"}, ValueError, "'each', 'all' or numbers"),
+        ({"heads": "some"}, ValueError, "'each', 'all' or distinct numbers"),
+        ({"heads": (1, 1)}, ValueError, "'each', 'all' or distinct numbers"),
         ({"heads": (4,)}, IndexError, "head 4 does not exist"),
         ({"path": "k_shared", "heads": (1,)}, ValueError, "shared by all heads"),
         ({"layers": "7"}, ValueError, "choose none of 0–1"),
