@@ -49,6 +49,8 @@ COLUMNS = (
     "status",
     "accuracy",
     "accuracy_change",
+    "accuracy_low",
+    "accuracy_high",
     "random_effect",
     "random_low",
     "random_high",
@@ -62,10 +64,12 @@ COLUMNS = (
     "moved",
     "significant",
 )
-"""Columns of an ablation's table. Effects are means over samples of the score with the edit minus without it (nats;
+"""Columns of an ablation's table. Effects are means over units of the score with the edit minus without it (nats;
 below zero: the edit hurts); ``random_*`` the same for a random direction of the same norm, ``beyond_*`` for the edit
-minus that, ``shared_*`` for the same edit on the shared path (one value a layer). ``significant``: q and ``beyond_q``
-below 0.05, and the edit does more than its control in the same direction."""
+minus that, ``shared_*`` for the same edit on the shared path (one value a layer). ``accuracy`` is the share of right
+answers with the edit, ``accuracy_change`` its difference, with an interval that knows its bounds where all units are
+alike. ``moved``: how far the edit moves a row, in norms of the row. ``significant``: q and ``beyond_q`` below 0.05, and
+the edit does more than its control in the same direction."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -301,7 +305,9 @@ def _table(found: Sequence[LayerScores], units: Sequence[Any], plan: Plan) -> pd
     table = pd.concat([table, differences("edit", "clean")], axis=1)
     right = np.concatenate([layer.edit_accuracy for layer in found])
     before = np.concatenate([np.tile(layer.clean_accuracy, (len(layer.cells), 1)) for layer in found])
-    table["accuracy"], table["accuracy_change"] = np.nanmean(right, 1), np.nanmean(right - before, 1)
+    change = _effects(right - before, units, plan, bounds=(-1.0, 1.0))
+    table["accuracy"] = np.nanmean(right, 1)
+    table[["accuracy_change", "accuracy_low", "accuracy_high"]] = change[["effect", "low", "high"]]
     for name, control in (("random", differences("random", "clean")), ("beyond", differences("edit", "random"))):
         table[[f"{name}_effect", f"{name}_low", f"{name}_high"]] = control[["effect", "low", "high"]]
         table[f"{name}_q"] = control["q"]
@@ -320,7 +326,9 @@ def _table(found: Sequence[LayerScores], units: Sequence[Any], plan: Plan) -> pd
     return pd.DataFrame(table[list(COLUMNS)])
 
 
-def _effects(differences: np.ndarray, units: Sequence[Any], plan: Plan) -> pd.DataFrame:
+def _effects(
+    differences: np.ndarray, units: Sequence[Any], plan: Plan, bounds: tuple[float, float] | None = None
+) -> pd.DataFrame:
     """Return `effects` of cells ``[cell, sample]``, over units; cells that a sweep left early have NaN for the rest.
 
     Where a sweep may stop at several looks, p is multiplied by their number and the interval's error divided by it
@@ -336,8 +344,8 @@ def _effects(differences: np.ndarray, units: Sequence[Any], plan: Plan) -> pd.Da
     for pattern in np.unique(seen, axis=0):
         cells = np.flatnonzero((seen == pattern).all(1))
         confidence = 1 - (1 - 0.95) / looks
-        part = effects(differences[np.ix_(cells, pattern)].T, seed=plan.seed, flips=FLIPS, confidence=confidence)
-        parts.append(part.set_index(cells))
+        options = {"seed": plan.seed, "flips": FLIPS, "confidence": confidence, "bounds": bounds}
+        parts.append(effects(differences[np.ix_(cells, pattern)].T, **options).set_index(cells))
     table = pd.concat(parts).sort_index()
     p = np.minimum(looks * np.asarray(table["p"], dtype=float), 1.0)
     q, known = np.full(len(p), np.nan), ~np.isnan(p)

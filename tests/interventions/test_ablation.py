@@ -280,6 +280,17 @@ def test_samples_of_one_document_are_averaged_before_anything_is_tested():
         ablate(model, grouped, path="v", stop_early=True)
 
 
+def test_an_accuracy_that_never_changes_has_an_interval_that_knows_its_bounds(planted):
+    """24 samples alike: a share of up to 1 - 0.025^(1/24) of others could be unlike them, and no more."""
+    table = ablate(planted, marked_letters(1), layers="0").table
+    assert (table["accuracy_change"] == 0).all()
+    share = 1 - 0.025 ** (1 / 24)
+    np.testing.assert_allclose(table["accuracy_low"], -share)
+    np.testing.assert_allclose(table["accuracy_high"], share)
+    changed = ablate(planted, marked_letters(1), layers="1", heads=(HEAD,)).table.iloc[0]
+    assert -1 <= changed["accuracy_low"] < changed["accuracy_change"] < changed["accuracy_high"] < 0
+
+
 def test_a_score_that_is_no_number_is_named():
     model = built("mha")
     with torch.no_grad():

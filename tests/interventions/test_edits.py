@@ -10,7 +10,7 @@ import torch
 from headscope.interventions import PATHS, Mean, Noise, Resample, SameNorm, Scale, Shuffle, Swap, Zero, apply
 from headscope.interventions.paths import view
 from headscope.interventions.site import Site
-from headscope.models import GroupedConfig, HookedModel, LRKVConfig, MLAConfig, ModelConfig, Rotary
+from headscope.models import GroupedConfig, HookedModel, LRKVConfig, MLAConfig, ModelConfig, QKNorm, Rotary
 from headscope.training import build
 from headscope.training.tokens import train_tokenizer
 
@@ -263,6 +263,23 @@ def test_rows_moved_after_the_rotation_take_their_position_along():
     assert not torch.equal(moved, turned)
     shared = attention._rotate(cache["blocks.0.attn.hook_k_shared"][:, :, None], site.positions, attention.rotary)
     torch.testing.assert_close(edited["blocks.0.attn.hook_rot_k"], shared + moved)
+
+
+@torch.no_grad()
+def test_a_joint_norm_is_taken_again_from_the_edited_key():
+    """Without its private part a key is the shared one, normalised by itself and not by the norm of both."""
+    attention = dataclasses.replace(ATTENTION["lrkv"], qk_norm=QKNorm())
+    torch.manual_seed(0)
+    config = ModelConfig(d_model=16, n_layers=1, d_vocab=7, n_ctx=16, attention=attention, positions=Rotary(base=100.0))
+    model = HookedModel(config).double().eval()
+    model.attention(0).k.B.mul_(30)
+    with apply(model, Zero(path="k_private")):
+        _, edited = model.run_with_cache(TOKENS)
+    shared = edited["blocks.0.attn.hook_k_shared"][:, :, None].expand(-1, -1, 4, -1)
+    torch.testing.assert_close(edited["blocks.0.attn.hook_k_normed"], model.attention(0).k_norm(shared))
+    _, clean = model.run_with_cache(TOKENS)
+    frozen = clean["blocks.0.attn.hook_k_normed"] * (shared / clean["blocks.0.attn.hook_k"])
+    assert not torch.allclose(edited["blocks.0.attn.hook_k_normed"], frozen, atol=1e-2)
 
 
 def test_mqa_and_missing_paths_say_why():
