@@ -134,10 +134,11 @@ def _behaviour(source: str, text: Path, edit: str | None, layers: str | None) ->
     from .interventions import behaviour
     from .interventions.plan import edit_from_text
     from .interventions.tasks import named
+    from .training.corpus import documents
 
     opened = open_checkpoint(source)
     model = opened.load()
-    work = named("next-token", model.tokenizer, _texts(text), min(model.config.n_ctx, 512), 32, 0)
+    work = named("next-token", model.tokenizer, documents(text), min(model.config.n_ctx, 512), 32, 0)
     rows = tuple(sample.right.tokens for sample in work.samples)
     change = None if edit is None else edit_from_text(edit, rows, model.config.n_layers)
     return behaviour(model, rows, edit=change, layers=layers, text=str(text), origin=opened.describe())
@@ -206,6 +207,7 @@ def ablate(
         from .checkpoints.reference import DEFAULT
         from .interventions import ablate, load_bridge
         from .interventions.tasks import named
+        from .training.corpus import documents
 
         _claim(out)
         source = checkpoint or DEFAULT
@@ -218,7 +220,7 @@ def ablate(
             opened = open_checkpoint(source)
             model, origin = opened.load(), opened.describe()
             tokenizer, n_ctx = model.tokenizer, min(model.config.n_ctx, 512)
-        work = named(task, tokenizer, _texts(text), n_ctx, samples, seed)
+        work = named(task, tokenizer, documents(text), n_ctx, samples, seed)
         with _progress("ablating layers") as tick:
             result = ablate(
                 model,
@@ -240,15 +242,6 @@ def ablate(
             if out is not None and not json:
                 for name in result.files():
                     typer.echo(f"wrote {out / name}")
-
-
-def _texts(text: Path | None) -> list[str]:
-    """Return the documents of a file or folder, or what the shipped models did not see of the standard library."""
-    from .training.corpus import read_documents, standard_library
-
-    if text is None or (str(text) == "stdlib" and not text.exists()):
-        return standard_library().texts("test")
-    return read_documents(text).all_texts
 
 
 def _heads(text: str) -> str | tuple[int, ...]:

@@ -21,13 +21,14 @@ from ..models.layers import parse_layers
 from ..plots import effect_map
 from ..plots.terminal import ablation_table
 from ..results import Result
+from ..training.corpus import documents
 from .bridged import BridgeSweep
 from .parts import Parts
 from .paths import view
 from .plan import ALL, LOOKS, LayerScores, Plan
 from .statistics import FLIPS, effects
 from .sweep import Sweep
-from .tasks import Task
+from .tasks import Task, named
 from .workers import Workers, workers
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class Ablation(Result):
 
 def ablate(
     source: str | os.PathLike[str] | HookedModel | Any,
-    task: Task,
+    task: Task | str | os.PathLike[str] = "induction",
     *,
     path: str = "k_private",
     how: str = "shuffle",
@@ -170,18 +171,29 @@ def ablate(
     seeds: int = 1,
     seed: int = 0,
     stop_early: bool = False,
+    text: str | os.PathLike[str] | None = None,
+    samples: int = 64,
     origin: dict[str, Any] | None = None,
     out: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Ablation | None:
     """Edit one head after another and measure what changes in a task.
 
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> result = hs.ablate("lrkv", "induction", path="v_private", layers="2", heads=(5,), samples=8)
+    >>> bool(result.table["significant"].item()), bool(result.table["effect"].item() < -1)
+    (True, True)
+
     Parameters
     ----------
     source
         A checkpoint's path or the name of one that ships, a `HookedModel`, or a bridged model (`load_bridge`).
     task
-        Samples and their scores; see `tasks`.
+        Samples and their scores, or the name of a task that is made from text (`tasks.NAMES`), or a ``.jsonl`` file.
+    text, samples
+        For a name: text file or folder to make samples from (None: the standard library's test split), and how many.
     path, how, rotated, heads, seeds, seed, stop_early
         As in `Plan`.
     origin
@@ -212,6 +224,10 @@ def ablate(
         checkpoint = open_checkpoint(source)
         source, origin = checkpoint.load(), checkpoint.describe()
     model = source
+    if not isinstance(task, Task):
+        if not isinstance(model, HookedModel) or model.tokenizer is None:
+            raise ValueError(f"task {str(task)!r} needs a tokenizer to be made with: give the model one, or a Task")
+        task = named(task, model.tokenizer, documents(text), min(model.config.n_ctx, 512), samples, seed)
     sweep = Sweep(model, task, plan) if isinstance(model, HookedModel) else BridgeSweep(model, task, plan)
     chosen = parse_layers(layers, sweep.n_layers)
     for layer in chosen:

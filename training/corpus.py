@@ -113,6 +113,21 @@ def from_path(path: str | os.PathLike[str]) -> Corpus:
     return corpus
 
 
+def documents(text: str | os.PathLike[str] | None = None) -> list[str]:
+    """Return the documents of a text file or folder; None or ``"stdlib"``: the standard library's test split.
+
+    That is the text that the models that ship did not see.
+
+    Raises
+    ------
+    HeadscopeError
+        If there is nothing to read.
+    """
+    if text is None or (str(text) == "stdlib" and not Path(text).exists()):
+        return standard_library().texts("test")
+    return read_documents(text).all_texts
+
+
 def read_documents(path: str | os.PathLike[str]) -> Corpus:
     """Return the same without asking that every split has something.
 

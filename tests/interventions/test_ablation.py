@@ -309,6 +309,25 @@ def test_an_edit_that_moves_nothing_has_no_effect_at_all():
     assert (table["p"] == 1).all()
 
 
+def test_a_task_by_name_is_made_with_the_models_tokenizer(tmp_path):
+    (tmp_path / "text.py").write_text("import os\n\n\ndef f(x):\n    return os.path.join(x, x)\n" * 30)
+    named_task = ablate("mha", "next-token", path="v", how="zero", layers="0", samples=4, text=tmp_path)
+    assert named_task.record["task"]["name"] == "next token"
+    assert named_task.record["checkpoint"]["sha256"] == hs.open_checkpoint("mha").describe()["sha256"]
+    with pytest.raises(ValueError, match="needs a tokenizer to be made with"):
+        ablate(built("mha"), "induction", path="v")
+
+
+def test_the_example_of_the_docstring_runs():
+    import doctest
+
+    from headscope.interventions import ablation
+
+    results = doctest.testmod(ablation)
+    assert results.attempted >= 3
+    assert results.failed == 0
+
+
 def test_a_single_sample_has_an_effect_and_nothing_else():
     table = ablate(built("lrkv"), random_task(samples=1), layers="1").table
     assert table["effect"].notna().all()
