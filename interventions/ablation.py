@@ -144,7 +144,11 @@ class Ablation(Result):
         lines = [f"{self.title()}: {record['task']['score']}."]
         lines += [f"Path {record['path']}: {record['convention']}."] if record["convention"] else []
         lines += [record["task"]["note"]] if record["task"]["note"] else []
-        return [ablation_table(self.table)], [*lines, *self.summary().splitlines(), *self.reading().splitlines()]
+        return [ablation_table(self.table, cell=record["cells"])], [
+            *lines,
+            *self.summary().splitlines(),
+            *self.reading().splitlines(),
+        ]
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the table and the samples."""
@@ -156,7 +160,7 @@ class Ablation(Result):
 
     def plot(self) -> Figure:
         """Draw the effects, layers by heads, with what is significant marked."""
-        return effect_map(self.table, title=self.title(), unit="nats")
+        return effect_map(self.table, title=self.title(), unit="nats", cell=self.record["cells"])
 
 
 def ablate(
@@ -240,7 +244,7 @@ def ablate(
         "layers": chosen,
         **asdict(plan),
         "convention": view(model, path, chosen[0], rotated=rotated).convention,
-        "cells": "key/value groups" if path[0] in "kv" else "heads",
+        "cells": sweep.kind,
         "statistics": _STATISTICS,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in _RECORDED}},
     }

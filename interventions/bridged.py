@@ -22,7 +22,7 @@ from ..errors import CheckpointError
 from .applying import apply
 from .edits import Edit, Rows, SameNorm
 from .paths import SHARED, view
-from .plan import ALL, LayerScores, Plan, head_cells
+from .plan import ALL, LayerScores, Plan, cell_kind, head_cells
 from .tasks import Task, evaluate
 
 
@@ -69,6 +69,15 @@ class BridgeSweep:
         """Layers of the model."""
         return self.model.cfg.n_layers
 
+    @property
+    def kind(self) -> str:
+        """What a cell's number counts."""
+        return cell_kind(self.plan, self.model.cfg.n_heads, self._groups)
+
+    @property
+    def _groups(self) -> int:
+        return getattr(self.model.cfg, "n_key_value_heads", None) or self.model.cfg.n_heads
+
     def describe(self, origin: dict[str, Any] | None) -> dict[str, Any]:
         """Return what the model is and where it comes from, for a record."""
         cfg = self.model.cfg
@@ -82,10 +91,8 @@ class BridgeSweep:
 
     def cells(self, layer: int) -> tuple[int, ...]:
         """Return the heads of a layer's cells."""
-        cfg = self.model.cfg
-        groups = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
         view(self.model, self.plan.path, layer, rotated=self.plan.rotated)
-        return head_cells(self.plan, cfg.n_heads, groups)
+        return head_cells(self.plan, self.model.cfg.n_heads, self._groups)
 
     def clean(self) -> tuple[Float[np.ndarray, " sample"], Float[np.ndarray, " sample"]]:
         """Return score and accuracy of every sample on the unedited model."""

@@ -149,6 +149,11 @@ class LayerScores:
         return self.moves[:, 0] / np.maximum(self.moves[:, 1], 1)
 
 
+def cell_kind(plan: Plan, n_heads: int, n_groups: int) -> str:
+    """Return what a cell's number counts: a head, or a key/value group where heads share keys and values."""
+    return "group" if plan.path[0] in "kv" and n_groups < n_heads else "head"
+
+
 def head_cells(plan: Plan, n_heads: int, n_groups: int) -> tuple[int, ...]:
     """Return the heads of a layer's cells: groups, for keys and values."""
     path = plan.path

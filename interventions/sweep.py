@@ -21,7 +21,7 @@ from ..models.hooked import HookedModel
 from .applying import Reference, counted, measure, padded
 from .edits import Edit, Rows, SameNorm
 from .paths import PATHS, SHARED, View, shared_view, view
-from .plan import ALL, LOOKS, LayerScores, Plan, head_cells
+from .plan import ALL, LOOKS, LayerScores, Plan, cell_kind, head_cells
 from .site import Site, generator
 from .statistics import FLIPS, sign_flips
 from .tasks import Row, Task, row_scores
@@ -102,6 +102,12 @@ class Sweep:
     def n_layers(self) -> int:
         """Layers of the model."""
         return self.model.config.n_layers
+
+    @property
+    def kind(self) -> str:
+        """What a cell's number counts."""
+        config = self.model.config.attention
+        return cell_kind(self.plan, config.n_heads, config.n_groups)
 
     def describe(self, origin: dict[str, Any] | None) -> dict[str, Any]:
         """Return what the model is and where it comes from, for a record."""

@@ -21,7 +21,13 @@ MAX_TICKS = 32
 
 
 def effect_map(
-    table: pd.DataFrame, *, title: str = "", unit: str = "nats", name: str = "effect", marked: bool = True
+    table: pd.DataFrame,
+    *,
+    title: str = "",
+    unit: str = "nats",
+    name: str = "effect",
+    cell: str = "head",
+    marked: bool = True,
 ) -> Figure:
     """Draw effects as a map, layers down and heads across.
 
@@ -34,6 +40,8 @@ def effect_map(
         One row a cell. Used are `layer`, `head` (-1 where all heads are one cell), `effect` and `significant`.
     title, unit, name
         What the values are of, their unit, and what they are called.
+    cell
+        What `head` counts: heads, or key/value groups.
     marked
         Whether to mark and count what is significant.
 
@@ -63,7 +71,7 @@ def effect_map(
         figure.suptitle(title, fontsize=11, wrap=True)
     ax = figure.add_subplot()
     image = _draw(ax, values, marks)
-    _label(ax, layers, heads)
+    _label(ax, layers, heads, cell)
     bar = figure.colorbar(image, ax=ax, fraction=0.08, pad=0.03)
     bar.set_label(f"{name} ({unit})")
     if not (values < 0).any():
@@ -112,9 +120,9 @@ def _hatched(row: int, column: int) -> Rectangle:
     return box
 
 
-def _label(ax: Axes, layers: list[int], heads: list[int]) -> None:
+def _label(ax: Axes, layers: list[int], heads: list[int], cell: str) -> None:
     ax.set_ylabel("layer")
-    ax.set_xlabel("head" if heads != [-1] else "all heads together")
+    ax.set_xlabel(cell if heads != [-1] else "all heads together")
     for axis, names in ((ax.yaxis, layers), (ax.xaxis, heads)):
         stride = math.ceil(len(names) / MAX_TICKS)
         places = list(range(0, len(names), stride))

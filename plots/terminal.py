@@ -164,15 +164,17 @@ def _reached(row: dict[str, Any] | None) -> str:
     return f"{row['step_mean']:.0f} ({row['saved_pct']:.0f} % saved)"
 
 
-def ablation_table(table: pd.DataFrame) -> Table:
+def ablation_table(table: pd.DataFrame, cell: str = "head") -> Table:
     """Return a row a cell: effect with interval, p and q, and both controls.
 
     Parameters
     ----------
     table
         An ablation's table; effects in nats.
+    cell
+        What its ``head`` counts: heads or key/value groups.
     """
-    headers = ("layer", "head", "effect", "95 % interval", "p", "q", "random", "beyond q", "shared", "accuracy", "")
+    headers = ("layer", cell, "effect", "95 % interval", "p", "q", "random", "beyond q", "shared", "accuracy", "")
     shown = _table("Effect on the score (nats; below zero: the edit hurts)", headers)
     for row in table.to_dict("records"):
         low, high = row["low"], row["high"]

@@ -249,6 +249,8 @@ def test_the_table_is_made_of_the_samples(tmp_path):
     result = ablate(model, task, path="v", how="mean", out=tmp_path)
     assert tuple(result.table.columns) == COLUMNS
     assert list(result.table["head"]) == [0, 1, 0, 1]
+    assert result.plot().axes[0].get_xlabel() == result.terminal()[0][0].columns[1].header == "group"
+    assert ablate(model, task, path="z", how="mean", layers="0").plot().axes[0].get_xlabel() == "head"
     means = result.samples.groupby(["layer", "head"]).mean()
     np.testing.assert_allclose(result.table["effect"], means["edited"] - means["clean"])
     np.testing.assert_allclose(result.table["beyond_random"], means["edited"] - means["random"])
