@@ -203,7 +203,6 @@ def ablate(
 ) -> None:
     """Disturb one head after another, and measure what changes in a task, beside controls."""
     with _mistakes():
-        from .checkpoints import open_checkpoint
         from .checkpoints.reference import DEFAULT
         from .interventions import ablate, load_bridge
         from .interventions.tasks import named
@@ -213,14 +212,11 @@ def ablate(
         source = checkpoint or DEFAULT
         if device_map is not None and not bridge:
             raise ValueError("--device-map is for models in the bridge: give --bridge, too")
+        model: Any = source
+        work: Any = task
         if bridge:
             model, tokenizer = load_bridge(source, device_map)
-            n_ctx, origin = min(model.cfg.n_ctx, 512), {"path": source}
-        else:
-            opened = open_checkpoint(source)
-            model, origin = opened.load(), opened.describe()
-            tokenizer, n_ctx = model.tokenizer, min(model.config.n_ctx, 512)
-        work = named(task, tokenizer, documents(text), n_ctx, samples, seed)
+            work = named(task, tokenizer, documents(text), min(model.cfg.n_ctx, 512), samples, seed)
         with _progress("ablating layers") as tick:
             result = ablate(
                 model,
@@ -233,7 +229,9 @@ def ablate(
                 seeds=seeds,
                 seed=seed,
                 stop_early=stop_early,
-                origin=origin,
+                text=text,
+                samples=samples,
+                origin={"path": source},
                 out=out,
                 progress=tick,
             )

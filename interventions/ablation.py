@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
-from scipy.stats import false_discovery_control
 
 from ..checkpoints import open_checkpoint
 from ..models.hooked import HookedModel
@@ -25,9 +24,10 @@ from ..training.corpus import documents
 from .bridged import BridgeSweep
 from .parts import Parts
 from .paths import view
-from .plan import ALL, LOOKS, LayerScores, Plan
-from .statistics import FLIPS, effects
+from .plan import ALL, LayerScores, Plan
+from .statistics import FLIPS
 from .sweep import Sweep
+from .tabulate import LEVEL, effect_table, sample_table
 from .tasks import Task, named
 from .workers import Workers, workers
 
@@ -36,41 +36,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Progress = Callable[[int, int, str], None]
-LEVEL = 0.05
-
-COLUMNS = (
-    "layer",
-    "head",
-    "n",
-    "effect",
-    "low",
-    "high",
-    "p",
-    "q",
-    "status",
-    "accuracy",
-    "accuracy_change",
-    "accuracy_low",
-    "accuracy_high",
-    "random_effect",
-    "random_low",
-    "random_high",
-    "beyond_random",
-    "beyond_low",
-    "beyond_high",
-    "beyond_q",
-    "shared_effect",
-    "shared_low",
-    "shared_high",
-    "moved",
-    "significant",
-)
-"""Columns of an ablation's table. Effects are means over units of the score with the edit minus without it (nats;
-below zero: the edit hurts); ``random_*`` the same for a random direction of the same norm, ``beyond_*`` for the edit
-minus that, ``shared_*`` for the same edit on the shared path (one value a layer). ``accuracy`` is the share of right
-answers with the edit, ``accuracy_change`` its difference, with an interval that knows its bounds where all units are
-alike. ``moved``: how far the edit moves a row, in norms of the row. ``significant``: q and ``beyond_q`` below 0.05, and
-the edit does more than its control in the same direction."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -80,7 +45,7 @@ class Ablation(Result):
     Parameters
     ----------
     table
-        One row per cell; see `COLUMNS`. Where all heads of a layer are edited together, ``head`` is -1.
+        One row per cell; see `tabulate.COLUMNS`. Where all heads of a layer are edited together, ``head`` is -1.
     samples
         One row per cell and sample: score without the edit, with it, and with its control (NaN behind an early stop).
     record
@@ -144,11 +109,8 @@ class Ablation(Result):
         lines = [f"{self.title()}: {record['task']['score']}."]
         lines += [f"Path {record['path']}: {record['convention']}."] if record["convention"] else []
         lines += [record["task"]["note"]] if record["task"]["note"] else []
-        return [ablation_table(self.table, cell=record["cells"])], [
-            *lines,
-            *self.summary().splitlines(),
-            *self.reading().splitlines(),
-        ]
+        lines += [*self.summary().splitlines(), *self.reading().splitlines()]
+        return [ablation_table(self.table, cell=record["cells"])], lines
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the table and the samples."""
@@ -201,7 +163,7 @@ def ablate(
     path, how, rotated, heads, seeds, seed, stop_early
         As in `Plan`.
     origin
-        Where a model in memory comes from (`Checkpoint.describe`), for the record.
+        Where a model in memory comes from (`Checkpoint.describe`), for the record; a path speaks for itself.
     layers
         Layers to go through, as for `report`; None: all.
     out
@@ -232,6 +194,9 @@ def ablate(
         if not isinstance(model, HookedModel) or model.tokenizer is None:
             raise ValueError(f"task {str(task)!r} needs a tokenizer to be made with: give the model one, or a Task")
         task = named(task, model.tokenizer, documents(text), min(model.config.n_ctx, 512), samples, seed)
+    units = _units(task)
+    if plan.stop_early and len(set(units)) < len(units):
+        raise ValueError(f"stop_early needs independent samples, but a sample of {task.name!r} is a {task.unit}")
     sweep = Sweep(model, task, plan) if isinstance(model, HookedModel) else BridgeSweep(model, task, plan)
     chosen = parse_layers(layers, sweep.n_layers)
     for layer in chosen:
@@ -253,13 +218,10 @@ def ablate(
         found = _go_through(sweep, team, parts, chosen, progress)
         if found is None:
             return None
-    units = _units(task)
-    if plan.stop_early and len(set(units)) < len(units):
-        raise ValueError(f"stop_early needs independent samples, but a sample of {task.name!r} is a {task.unit}")
     score, accuracy = found[0].clean, found[0].clean_accuracy
     record["clean"] = {"score": float(score.mean()), "accuracy": float(accuracy.mean()), "n": len(score)}
     record["units"] = len(set(units))
-    result = Ablation(table=_table(found, units, plan), samples=_samples(found), record=record)
+    result = Ablation(table=effect_table(found, units, plan), samples=sample_table(found), record=record)
     if target is not None:
         result.save(target)
         parts.discard()
@@ -314,74 +276,6 @@ _STATISTICS = {
 def _units(task: Task) -> list[Any]:
     """Return what each sample is a sample of: samples of one document are not independent, and are averaged first."""
     return [sample.factors.get("document", i) for i, sample in enumerate(task.samples)]
-
-
-def _table(found: Sequence[LayerScores], units: Sequence[Any], plan: Plan) -> pd.DataFrame:
-    def differences(of: str, other: str) -> pd.DataFrame:
-        parts = [getattr(layer, of) - getattr(layer, other) for layer in found]
-        return _effects(np.concatenate(parts), units, plan)
-
-    table = pd.DataFrame([(layer.layer, head) for layer in found for head in layer.cells], columns=["layer", "head"])
-    table = pd.concat([table, differences("edit", "clean")], axis=1)
-    right = np.concatenate([layer.edit_accuracy for layer in found])
-    before = np.concatenate([np.tile(layer.clean_accuracy, (len(layer.cells), 1)) for layer in found])
-    change = _effects(right - before, units, plan, bounds=(-1.0, 1.0))
-    table["accuracy"] = np.nanmean(right, 1)
-    table[["accuracy_change", "accuracy_low", "accuracy_high"]] = change[["effect", "low", "high"]]
-    for name, control in (("random", differences("random", "clean")), ("beyond", differences("edit", "random"))):
-        table[[f"{name}_effect", f"{name}_low", f"{name}_high"]] = control[["effect", "low", "high"]]
-        table[f"{name}_q"] = control["q"]
-    table = table.rename(columns={"beyond_effect": "beyond_random"})
-    table[["shared_effect", "shared_low", "shared_high"]] = np.nan
-    beside = {layer.layer: layer.shared - layer.clean for layer in found if layer.shared is not None}
-    if beside:
-        values = _effects(np.stack(list(beside.values())), units, plan)
-        for name in ("effect", "low", "high"):
-            of_layer = dict(zip(beside, values[name], strict=True))
-            table[f"shared_{name}"] = [of_layer.get(layer, np.nan) for layer in table["layer"]]
-    table["moved"] = np.concatenate([layer.moved for layer in found])
-    # The control has to do less on the same side: an edit that hurts less than a random direction is not special.
-    same_side = np.sign(table["effect"]) == np.sign(table["beyond_random"])
-    table["significant"] = (table["q"] < LEVEL) & (table["beyond_q"] < LEVEL) & same_side
-    return pd.DataFrame(table[list(COLUMNS)])
-
-
-def _effects(
-    differences: np.ndarray, units: Sequence[Any], plan: Plan, bounds: tuple[float, float] | None = None
-) -> pd.DataFrame:
-    """Return `effects` of cells ``[cell, sample]``, over units; cells that a sweep left early have NaN for the rest.
-
-    Where a sweep may stop at several looks, p is multiplied by their number and the interval's error divided by it
-    (Bonferroni), so that both hold whenever it stopped.
-    """
-    looks = LOOKS if plan.stop_early else 1
-    names = list(dict.fromkeys(units))
-    if len(names) < len(units):
-        chosen = [[i for i, unit in enumerate(units) if unit == name] for name in names]
-        differences = np.stack([differences[:, places].mean(1) for places in chosen], axis=1)
-    seen = ~np.isnan(differences)
-    parts = []
-    for pattern in np.unique(seen, axis=0):
-        cells = np.flatnonzero((seen == pattern).all(1))
-        confidence = 1 - (1 - 0.95) / looks
-        options = {"seed": plan.seed, "flips": FLIPS, "confidence": confidence, "bounds": bounds}
-        parts.append(effects(differences[np.ix_(cells, pattern)].T, **options).set_index(cells))
-    table = pd.concat(parts).sort_index()
-    p = np.minimum(looks * np.asarray(table["p"], dtype=float), 1.0)
-    q, known = np.full(len(p), np.nan), ~np.isnan(p)
-    if known.any():
-        q[known] = false_discovery_control(p[known])
-    return table.assign(p=p, q=q)
-
-
-def _samples(found: Sequence[LayerScores]) -> pd.DataFrame:
-    parts = []
-    for layer in found:
-        for cell, head in enumerate(layer.cells):
-            values = {"clean": layer.clean, "edited": layer.edit[cell], "random": layer.random[cell]}
-            rows = {"layer": layer.layer, "head": head, "sample": range(len(layer.clean)), **values}
-            parts.append(pd.DataFrame(rows))
-    return pd.concat(parts, ignore_index=True)
 
 
 def _why_nothing(table: pd.DataFrame) -> str:

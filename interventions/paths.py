@@ -196,8 +196,8 @@ def _after_rotation(found: View, attention: Attention, path: str) -> View:
         raise ValueError(f"{attention.config.variant}'s path {path!r} is content without positions: nothing turns it")
 
     def rotate(part: Tensor, site: Site, sign: int) -> Tensor:
-        rows = (part if part.ndim == 4 else part[:, :, None]).float() if part.itemsize < 4 else part
-        rows = rows if rows.ndim == 4 else rows[:, :, None]
+        rows = part if part.ndim == 4 else part[:, :, None]
+        rows = rows.float() if part.itemsize < 4 else rows
         turned = attention._rotate(rows, sign * site.positions, attention.rotary)  # pyright: ignore[reportArgumentType]
         # The amplitude of a scaled rotation is undone, too.
         turned = turned if sign > 0 else _unscaled(turned, attention)

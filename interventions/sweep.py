@@ -96,7 +96,7 @@ class Sweep:
                 f"task {task.name!r} has rows of {longest} tokens but the model has n_ctx {model.config.n_ctx}"
             )
         self._size = max(1, min(plan.rows, TOKENS // longest))
-        self._control(plan.edit(plan.path, plan.seed, self._donors), plan.seed)  # a path without one is refused here
+        SameNorm(of=plan.edit(plan.path, plan.seed, self._donors))  # a path without a control is refused here
 
     @property
     def n_layers(self) -> int:
@@ -213,10 +213,6 @@ class Sweep:
     def _shared_view(self, layer: int) -> View | None:
         return shared_view(self.model, self.plan.path, layer, rotated=self.plan.rotated)
 
-    @staticmethod
-    def _control(edit: Edit, seed: int) -> Edit:
-        return SameNorm(of=edit, seed=seed)
-
     def _arms(self, layer: int, cells: Sequence[int], seed: int) -> list[_Arm]:
         """Return no edit, then the edit of each cell, each one's control, and the same edit on the shared path.
 
@@ -225,7 +221,7 @@ class Sweep:
         path, shared = self.plan.path, self._shared_view(layer)
         own = view(self.model, path, layer, rotated=self.plan.rotated)
         edit = self.plan.edit(path, seed, self._donors)
-        kinds = [(own, edit), (own, self._control(edit, seed))]
+        kinds = [(own, edit), (own, SameNorm(of=edit, seed=seed))]
         if shared is not None:
             kinds.append((shared, self.plan.edit(SHARED[path], seed, self._donors)))
         held = measure(self.model, [(kind.reference_rows, found) for found, kind in kinds])

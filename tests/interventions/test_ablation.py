@@ -19,11 +19,11 @@ import pytest
 import torch
 from headscope.cli import app
 from headscope.interventions import SameNorm, ablate, apply, load_bridge
-from headscope.interventions.ablation import COLUMNS
 from headscope.interventions.paths import SHARED
 from headscope.interventions.plan import Plan
 from headscope.interventions.statistics import effects
 from headscope.interventions.sweep import Sweep
+from headscope.interventions.tabulate import COLUMNS
 from headscope.interventions.tasks import Row, Sample, Task, evaluate
 from typer.testing import CliRunner
 
@@ -279,7 +279,7 @@ def test_samples_of_one_document_are_averaged_before_anything_is_tested():
     np.testing.assert_allclose(found.table[["low", "high", "p"]], expected[["low", "high", "p"]])
     assert "12 samples of 4 documents, which are the units" in found.summary()
     with pytest.raises(ValueError, match="stop_early needs independent samples"):
-        ablate(model, grouped, path="v", stop_early=True)
+        ablate(model, grouped, path="v", stop_early=True, progress=lambda *_: pytest.fail("it began"))
 
 
 def test_an_accuracy_that_never_changes_has_an_interval_that_knows_its_bounds(planted):
