@@ -1,5 +1,8 @@
-"""Decoding: one query step over a cached history, without writing full keys and values out."""
+"""Decoding: one query step over a paged cache, without writing full keys and values out, and what it looked at."""
 
-from .reference import dense_decode, lrkv_decode, mla_decode
+from .decode import decode
+from .operands import KeyPart, Pages, Problem, Turn, ValuePart
+from .probes import Probes, ProbeValues
+from .result import Decoded
 
-__all__ = ["dense_decode", "lrkv_decode", "mla_decode"]
+__all__ = ["Decoded", "KeyPart", "Pages", "ProbeValues", "Probes", "Problem", "Turn", "ValuePart", "decode"]

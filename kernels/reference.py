@@ -1,111 +1,102 @@
 """The decode step straight from the formulas, in float64: what every faster path is measured against.
 
-All functions take one query a head and the cached rows of one request, and return each head's output before the output
-projection. Scores of shared and private parts meet *before* the one softmax, and both value parts use the same weights;
-history is never expanded: the query is projected once, and values are reduced before they are expanded.
-
-References
-----------
-O'Neill et al. (arXiv 2601.11471v3), equations 6-7; DeepSeek-V2 (arXiv 2405.04434), section 2.1.
+One request and one head at a time, keys written out, no trick. Scores of all parts meet *before* the one softmax, and
+all value parts use the same weights.
 """
 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from .operands import KeyPart, Problem, Turn
+from .probes import Probes, ProbeValues
+from .result import Decoded
 
-def dense_decode(
-    q: Float[Tensor, "head d_key"],
-    k: Float[Tensor, "pos group d_key"],
-    v: Float[Tensor, "pos group d_value"],
-    scale: float,
-) -> Float[Tensor, "head d_value"]:
-    """Attend over plain keys and values (MHA, GQA, MQA; query heads share a group's rows in order).
 
-    Parameters
-    ----------
-    q
-        The query of each head, rotated if positions are rotary.
-    k, v
-        Cached rows of each group.
-    scale
-        Factor on the scores, ``1 / sqrt(d_key)`` as a rule.
+def decode_reference(problem: Problem, probes: Probes | None = None) -> Decoded:
+    """Attend in float64 on the CPU.
+
+    ``score[h, j] = sum over parts of (q_h . row_j) * scale * row_scale[h, j]``, ``p = softmax(score)``,
+    ``out[h] = sum_j p[h, j] row_j`` for every value part.
     """
-    per_group = len(q) // k.shape[1]
-    k, v = (x.double().repeat_interleave(per_group, dim=1) for x in (k, v))
-    weights = (torch.einsum("hd,phd->hp", q.double(), k) * scale).softmax(-1)
-    return torch.einsum("hp,phd->hd", weights, v)
+    heads = problem.n_heads
+    batch = len(problem.pages.lengths)
+    found = [[_one(problem, probes, request, head) for head in range(heads)] for request in range(batch)]
+
+    def gather(pick: int) -> Tensor:
+        return torch.stack([torch.stack([head[pick] for head in row]) for row in found])
+
+    n_values = len(problem.values)
+    values = tuple(gather(part) for part in range(n_values))
+    lse = gather(n_values)
+    looked = None if probes is None else ProbeValues(*(gather(n_values + 1 + i) for i in range(7)))
+    return Decoded(values, lse, looked, "reference")
 
 
-def lrkv_decode(
-    q: Float[Tensor, "head d_head"],
-    k_shared: Float[Tensor, "pos d_head"],
-    k_coords: Float[Tensor, "pos head rank"],
-    k_up: Float[Tensor, "head d_head rank"],
-    v_shared: Float[Tensor, "pos d_head"],
-    v_coords: Float[Tensor, "pos head rank"],
-    v_up: Float[Tensor, "head d_head rank"],
-    scale: float,
-) -> Float[Tensor, "head d_head"]:
-    """Attend over LRKV's factored cache, for keys without rotation.
-
-    ``score[h, j] = (q_h . S_K[j] + (q_h B_K[h]) . R_K[h, j]) * scale``,
-    ``out[h] = sum_j a[h, j] S_V[j] + (sum_j a[h, j] R_V[h, j]) B_V[h]^T``.
-
-    Parameters
-    ----------
-    q
-        The query of each head.
-    k_shared, v_shared
-        Cached shared rows S.
-    k_coords, v_coords
-        Cached private coordinates R.
-    k_up, v_up
-        The weights B that take coordinates to residuals.
-    scale
-        Factor on the scores, with the full key width: ``1 / sqrt(d_head)``, never ``1 / sqrt(rank)``.
-    """
-    q, k_shared, k_coords, k_up, v_shared, v_coords, v_up = (
-        x.double() for x in (q, k_shared, k_coords, k_up, v_shared, v_coords, v_up)
+def _one(problem: Problem, probes: Probes | None, request: int, head: int) -> tuple[Tensor, ...]:
+    """Return one head's reduced values, log-sum-exp, and what probes ask for, in the order of `ProbeValues`."""
+    where = _slots(problem, request)
+    parts = torch.stack([_scores(part, where, request, head) for part in problem.keys]) * problem.scale
+    if problem.row_scale is not None:
+        parts = parts * problem.row_scale[head].flatten()[where].cpu().double()
+    scores = parts.sum(0)
+    lse = scores.logsumexp(0)
+    p = (scores - lse).exp()
+    values = tuple(p @ _rows(part.rows, where, head, problem.n_heads) for part in problem.values)
+    if probes is None:
+        return (*values, lse)
+    position = torch.arange(len(where)).double()
+    top = p.sort(descending=True, stable=True)
+    kept = min(probes.top, len(where))
+    places = torch.full((probes.top,), -1)
+    weights = torch.zeros(probes.top, dtype=torch.float64)
+    places[:kept], weights[:kept] = top.indices[:kept], top.values[:kept]
+    spans = [] if probes.spans is None else probes.spans[request].tolist()
+    mass = torch.stack([p[first:last].sum() for first, last in spans]) if spans else p.new_zeros(0)
+    return (
+        *values,
+        lse,
+        -torch.special.xlogy(p, p).sum(),
+        p @ (len(where) - 1 - position),
+        parts @ p,
+        parts.mean(1),
+        places,
+        weights,
+        mass,
     )
-    private_q = torch.einsum("hd,hdr->hr", q, k_up)
-    scores = q @ k_shared.T + torch.einsum("hr,phr->hp", private_q, k_coords)
-    weights = (scores * scale).softmax(-1)
-    private = torch.einsum("hp,phr->hr", weights, v_coords)
-    return weights @ v_shared + torch.einsum("hr,hdr->hd", private, v_up)
 
 
-def mla_decode(
-    q_content: Float[Tensor, "head d_nope"],
-    q_rotated: Float[Tensor, "head d_rope"],
-    latent: Float[Tensor, "pos d_latent"],
-    k_rotated: Float[Tensor, "pos d_rope"],
-    k_up: Float[Tensor, "head d_latent d_nope"],
-    v_up: Float[Tensor, "head d_latent d_value"],
-    scale: float,
-) -> Float[Tensor, "head d_value"]:
-    """Attend over MLA's latent cache with both up-projections absorbed.
+def _slots(problem: Problem, request: int) -> Int[Tensor, " pos"]:
+    """Return where a request's tokens lie, counted in slots over all pages."""
+    length = int(problem.pages.lengths[request])
+    position = torch.arange(length)
+    pages = problem.pages.table[request].cpu()[position // problem.page_size]
+    return pages * problem.page_size + position % problem.page_size
 
-    ``score[h, j] = ((q_n W_UK[h]^T) . c_j + q_r . k_r,j) * scale``, ``out[h] = (sum_j a[h, j] c_j) W_UV[h]``.
 
-    Parameters
-    ----------
-    q_content, q_rotated
-        Content and (rotated) position columns of each head's query.
-    latent
-        Cached normalised latents.
-    k_rotated
-        Cached shared keys of the position channel, rotated.
-    k_up, v_up
-        Up-projections ``W_UK``, ``W_UV``.
-    scale
-        Factor on the scores, ``1 / sqrt(d_nope + d_rope)`` times YaRN's factor, if any.
-    """
-    q_content, q_rotated, latent, k_rotated, k_up, v_up = (
-        x.double() for x in (q_content, q_rotated, latent, k_rotated, k_up, v_up)
-    )
-    absorbed = torch.einsum("hn,hcn->hc", q_content, k_up)
-    weights = ((absorbed @ latent.T + q_rotated @ k_rotated.T) * scale).softmax(-1)
-    return torch.einsum("hc,hcv->hv", weights @ latent, v_up)
+def _rows(
+    rows: Float[Tensor, "group page slot width"], where: Int[Tensor, " pos"], head: int, n_heads: int
+) -> Float[Tensor, "pos width"]:
+    group = head // (n_heads // rows.shape[0])
+    return rows[group].flatten(0, 1)[where.to(rows.device)].cpu().double()
+
+
+def _scores(part: KeyPart, where: Int[Tensor, " pos"], request: int, head: int) -> Float[Tensor, " pos"]:
+    q = part.q[request, head].cpu().double()
+    rows = _rows(part.rows, where, head, part.q.shape[1])
+    if part.turn is None:
+        return rows @ q
+    return turned(rows @ part.turn.up[head].cpu().double().T, part.turn) @ q
+
+
+def turned(keys: Float[Tensor, "pos d_key"], turn: Turn) -> Float[Tensor, "pos d_key"]:
+    """Return keys rotated by their positions 0, 1, 2 …, with angles in float32 as models have them."""
+    first, second = turn.first.cpu(), turn.second.cpu()
+    angle = torch.arange(len(keys))[:, None].float() * turn.theta.cpu().float()
+    cos, sin = angle.cos().double() * turn.amplitude, angle.sin().double() * turn.amplitude
+    out = keys.clone()
+    out[:, first] = keys[:, first] * cos - keys[:, second] * sin
+    out[:, second] = keys[:, second] * cos + keys[:, first] * sin
+    return out
