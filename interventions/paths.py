@@ -198,7 +198,7 @@ def _after_rotation(found: View, attention: Attention, path: str) -> View:
     def rotate(part: Tensor, site: Site, sign: int) -> Tensor:
         rows = part if part.ndim == 4 else part[:, :, None]
         rows = rows.float() if part.itemsize < 4 else rows
-        turned = attention._rotate(rows, sign * site.positions, attention.rotary)  # pyright: ignore[reportArgumentType]
+        turned = attention.turn(rows, sign * site.positions)
         # The amplitude of a scaled rotation is undone, too.
         turned = turned if sign > 0 else _unscaled(turned, attention)
         return turned.view(part.shape)

@@ -6,6 +6,7 @@ from .factors import Factors
 from .grouped import GroupedConfig
 from .hooked import HookedModel
 from .lrkv import LRKVConfig
+from .memory import Cache, OutOfPages
 from .mla import MLAConfig
 from .mlp import MLPConfig
 from .norms import NormConfig
@@ -16,6 +17,7 @@ __all__ = [
     "VARIANTS",
     "Attention",
     "AttentionConfig",
+    "Cache",
     "Factors",
     "FrequencyFactors",
     "GroupedConfig",
@@ -27,6 +29,7 @@ __all__ = [
     "MLPConfig",
     "ModelConfig",
     "NormConfig",
+    "OutOfPages",
     "QKNorm",
     "Rotary",
     "YarnScaling",

@@ -1,16 +1,16 @@
 """The attention every variant shares: queries, keys and values in, a pattern, one result a head out.
 
 A variant is one file with two classes: a frozen `AttentionConfig` (what can be chosen, refused when it cannot be) and
-an `Attention` module that says how queries, keys and values come about (`project`), what its weights are in
-TransformerLens's shapes, and what its bilinear forms are (`factors`). Everything after the projections stands here,
-once.
+an `Attention` module that says how queries, keys and values come about (`queries`, `rows`, `keys_values`), what its
+weights are in TransformerLens's shapes, and what its bilinear forms are (`factors`). Everything after the projections
+stands here, once.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +21,8 @@ from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
 from .factors import Factors, Planes
+from .memory.cache import LayerMemory
+from .memory.form import Dense, Form
 from .norms import Norm
 from .rope import Rotary, rotate
 from .variant import AttentionConfig, QKNorm
@@ -67,14 +69,22 @@ class Attention(nn.Module, ABC):
     # -- what a variant says ------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def project(
-        self, x: Float[Tensor, "batch pos d_model"]
-    ) -> tuple[
-        Float[Tensor, "batch pos head d_key"],
-        Float[Tensor, "batch pos group d_key"],
-        Float[Tensor, "batch pos group d_value"],
-    ]:
-        """Return queries, keys and values, unrotated, through ``hook_q``, ``hook_k`` and ``hook_v``."""
+    def queries(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos head d_key"]:
+        """Return queries, unrotated, through ``hook_q``."""
+
+    @abstractmethod
+    def rows(self, x: Float[Tensor, "batch pos d_model"]) -> dict[str, Tensor]:
+        """Return what keys and values are made from, ``[batch, pos, ...]`` by name."""
+
+    @abstractmethod
+    def keys_values(
+        self, rows: Mapping[str, Tensor]
+    ) -> tuple[Float[Tensor, "batch pos group d_key"], Float[Tensor, "batch pos group d_value"]]:
+        """Return keys, unrotated, and values of such rows, through ``hook_k`` and ``hook_v``."""
+
+    def form(self) -> Form:
+        """Return how this layer keeps its history; by default keys and values as they are."""
+        return Dense(self)
 
     @property
     @abstractmethod
@@ -155,6 +165,7 @@ class Attention(nn.Module, ABC):
         x: Float[Tensor, "batch pos d_model"],
         positions: Int[Tensor, "batch pos"],
         visible: Bool[Tensor, "#batch #head query_pos key_pos"] | None,
+        memory: LayerMemory | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
         """Attend.
 
@@ -167,16 +178,57 @@ class Attention(nn.Module, ABC):
         visible
             True where a query may look at a key; None: at itself and all before it. A query that may look nowhere
             (a pad) gets a pattern of zeros.
+        memory
+            History to go on with, instead of `visible`.
         """
-        q, k, v = self.project(x)
-        q, k = self._place(q, k, positions)
-        watched = self.hook_attn_scores.has_hooks() or self.hook_pattern.has_hooks()
-        z = self._attend(q, k, v, visible) if watched or visible is not None else self._attend_fused(q, k, v)
+        q = self.place_queries(self.queries(x), positions)
+        rows = self.rows(x)
+        if memory is not None:
+            z = self._attend_history(q, rows, positions, memory)
+        else:
+            k, v = self.keys_values(rows)
+            k = self.place_keys(k, positions)
+            fused = visible is None and not self._watched
+            z = self._attend_fused(q, k, v) if fused else self._attend(q, k, v, visible)
         z = self.hook_z(z)
         if self.hook_result.has_hooks():
             result = self.hook_result(torch.einsum("bphd,hdm->bphm", z, self.W_O))
             return result.sum(2) + self.b_O
         return self.o(z.flatten(2))
+
+    @property
+    def _watched(self) -> bool:
+        return self.hook_attn_scores.has_hooks() or self.hook_pattern.has_hooks()
+
+    def _attend_history(
+        self, q: Tensor, rows: Mapping[str, Tensor], positions: Tensor, memory: LayerMemory
+    ) -> Float[Tensor, "batch pos head d_value"]:
+        """Store what the new tokens leave and attend to the whole history.
+
+        One token a request attends to what is stored as it is stored. Several at once, or a pattern that somebody
+        looks at, need keys and values written out.
+        """
+        for name in memory.form.skipped:
+            point = getattr(self, name, None)
+            if point is not None and point.has_hooks():
+                kind = type(memory.form).__name__.lower()
+                raise ValueError(
+                    f"layer {memory.index}: {name} is hooked, but this cache keeps {kind} rows and never goes there: "
+                    "make the cache with expanded=True"
+                )
+        kept = memory.form.keep(rows, positions)
+        memory.write(kept)
+        if q.shape[1] == 1 and not self._watched:
+            return memory.decode(q[:, 0], self.scale).to(q.dtype)[:, None]
+        if memory.is_first:
+            key_positions = positions
+        else:
+            kept = {name: stored.to(q.dtype) for name, stored in memory.history().items()}
+            key_positions = torch.arange(kept[next(iter(kept))].shape[1], device=q.device).expand(len(q), -1)
+        k, v = memory.form.restore(kept, key_positions)
+        visible = memory.visible
+        fused = visible is None and not self._watched
+        return self._attend_fused(q, k, v) if fused else self._attend(q, k, v, visible)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
         """Return each head's weighted values ``[batch, pos, head, d_value]``, writing the pattern out."""
@@ -200,21 +252,32 @@ class Attention(nn.Module, ABC):
         z = F.scaled_dot_product_attention(q, k, padded, is_causal=True, scale=self.scale)
         return z[..., : v.shape[-1]].transpose(1, 2)
 
-    def _place(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply the q/k norm and the rotation, in the configured order."""
+    def place_queries(
+        self, q: Float[Tensor, "batch pos head d_key"], positions: Int[Tensor, "batch pos"]
+    ) -> Float[Tensor, "batch pos head d_key"]:
+        """Apply the norm and the rotation to queries, in the configured order, through their hook points."""
         where = None if self.qk_norm is None else self.qk_norm.where
-        if where == "before":
-            q, k = self.hook_q_normed(self.q_norm(q)), self.hook_k_normed(self.k_norm(k))
-        if self.rotary is not None:
-            q = self.hook_rot_q(self._rotate(q, positions, self.rotary))
-            k = self.hook_rot_k(self._rotate(k, positions, self.rotary))
-        if where == "after":
-            q, k = self.hook_q_normed(self.q_norm(q)), self.hook_k_normed(self.k_norm(k))
-        return q, k
+        q = self.hook_q_normed(self.q_norm(q)) if where == "before" else q
+        q = q if self.rotary is None else self.hook_rot_q(self.turn(q, positions))
+        return self.hook_q_normed(self.q_norm(q)) if where == "after" else q
 
-    def _rotate(self, x: Tensor, positions: Tensor, rotary: Rotary) -> Tensor:
+    def place_keys(
+        self, k: Float[Tensor, "batch pos group d_key"], positions: Int[Tensor, "batch pos"]
+    ) -> Float[Tensor, "batch pos group d_key"]:
+        """Apply the norm and the rotation to keys."""
+        where = None if self.qk_norm is None else self.qk_norm.where
+        k = self.hook_k_normed(self.k_norm(k)) if where == "before" else k
+        k = k if self.rotary is None else self.hook_rot_k(self.turn(k, positions))
+        return self.hook_k_normed(self.k_norm(k)) if where == "after" else k
+
+    def turn(
+        self, x: Float[Tensor, "batch pos head d_key"], positions: Int[Tensor, "batch pos"]
+    ) -> Float[Tensor, "batch pos head d_key"]:
+        """Return vectors with the columns that turn rotated by their positions (as they are without any)."""
+        if self.rotary is None:
+            return x
         start, stop = self.turned.start, self.turned.stop
-        turned = rotate(x[..., start:stop], positions, rotary)
+        turned = rotate(x[..., start:stop], positions, self.rotary)
         if stop - start == x.shape[-1]:
             return turned
         return torch.cat((x[..., :start], turned, x[..., stop:]), dim=-1)

@@ -10,6 +10,7 @@ from transformer_lens.hook_points import HookPoint
 from .attention import build_attention
 from .config import ModelConfig
 from .factors import Factors
+from .memory.cache import LayerMemory
 
 
 class Block(nn.Module):
@@ -34,10 +35,11 @@ class Block(nn.Module):
         resid: Float[Tensor, "batch pos d_model"],
         positions: Int[Tensor, "batch pos"],
         visible: Bool[Tensor, "batch 1 query_pos key_pos"] | None,
+        memory: LayerMemory | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
         """Return the residual stream after this block."""
         resid = self.hook_resid_pre(resid)
-        resid = resid + self.hook_attn_out(self.attn(self.ln1(resid), positions, visible))
+        resid = resid + self.hook_attn_out(self.attn(self.ln1(resid), positions, visible, memory))
         if self.has_mlp:
             resid = self.hook_resid_mid(resid)
             resid = resid + self.hook_mlp_out(self.mlp(self.ln2(resid)))

@@ -7,6 +7,7 @@ Vaswani et al. (arXiv 1706.03762); Shazeer (arXiv 1911.02150); Ainslie et al. (a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from .factors import BilinearForm, Factors
 from .folding import fold_qk_gains, note_left_out, stack
 from .norms import Norm
 from .rope import Rotary
-from .variant import PlainHeads, register, require_positive
+from .variant import RANK_MULTIPLE, PlainHeads, Stream, register, require_positive
 
 
 @register
@@ -64,9 +65,9 @@ class GroupedConfig(PlainHeads):
         """Number of key/value groups."""
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
 
-    def cache_width(self, rank_multiple: int = 1) -> int:
+    def streams(self, rank_multiple: int = RANK_MULTIPLE) -> tuple[Stream, ...]:
         """Return a key and a value a group."""
-        return 2 * self.n_groups * self.d_head
+        return Stream("k", self.n_groups, self.d_head), Stream("v", self.n_groups, self.d_head)
 
     def kv_parameters(self, d_model: int) -> int:
         """Return one projection for keys and one for values."""
@@ -84,20 +85,20 @@ class GroupedAttention(Attention):
         self.v = linear(d_model, config.n_groups * config.d_head, config.bias)
         self.d_head = config.d_head
 
-    def project(
-        self, x: Float[Tensor, "batch pos d_model"]
-    ) -> tuple[
-        Float[Tensor, "batch pos head d_key"],
-        Float[Tensor, "batch pos group d_key"],
-        Float[Tensor, "batch pos group d_value"],
-    ]:
-        """Project and split into heads and groups."""
+    def queries(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos head d_key"]:
+        """Project and split into heads."""
+        return self.hook_q(self.q(x).unflatten(2, (-1, self.d_head)))
+
+    def rows(self, x: Float[Tensor, "batch pos d_model"]) -> dict[str, Tensor]:
+        """Project keys and values and split into groups."""
         split = (-1, self.d_head)
-        return (
-            self.hook_q(self.q(x).unflatten(2, split)),
-            self.hook_k(self.k(x).unflatten(2, split)),
-            self.hook_v(self.v(x).unflatten(2, split)),
-        )
+        return {"k": self.k(x).unflatten(2, split), "v": self.v(x).unflatten(2, split)}
+
+    def keys_values(
+        self, rows: Mapping[str, Tensor]
+    ) -> tuple[Float[Tensor, "batch pos group d_key"], Float[Tensor, "batch pos group d_value"]]:
+        """Return them as they are."""
+        return self.hook_k(rows["k"]), self.hook_v(rows["v"])
 
     @property
     def W_Q(self) -> Float[Tensor, "head d_model d_key"]:

@@ -18,6 +18,7 @@ from .config import ModelConfig
 from .factors import Factors
 from .hooks import HookedRoot
 from .lens import LensViews
+from .memory import Requests
 from .text import TextInterface
 
 ReturnType = Literal["logits", "loss", "both"] | None
@@ -83,6 +84,7 @@ class HookedModel(LensViews, TextInterface, HookedRoot):
         prepend_bos: bool | None = None,
         start_at_layer: int | None = None,
         stop_at_layer: int | None = None,
+        cache: Requests | None = None,
     ) -> Any:
         """Run the model.
 
@@ -104,6 +106,9 @@ class HookedModel(LensViews, TextInterface, HookedRoot):
         start_at_layer, stop_at_layer
             Run only the blocks from the one to before the other (negative counts from the end). With
             `stop_at_layer` the residual stream before that block is returned.
+        cache
+            Requests to go on with, a row each: tokens are appended to their histories, and attend to them. What
+            comes back is of the new tokens. If the pass raises, histories are as they were.
 
         Raises
         ------
@@ -111,6 +116,8 @@ class HookedModel(LensViews, TextInterface, HookedRoot):
             If a token is outside the vocabulary, or a layer does not exist.
         ValueError
             If shapes do not fit, or the input is longer than learned positions reach.
+        OutOfPages
+            If the cache has too little room for the new tokens.
         TokenizerError
             If text is given and there is no tokenizer.
         """
@@ -121,14 +128,12 @@ class HookedModel(LensViews, TextInterface, HookedRoot):
         if start_at_layer is None and input.ndim == 1:
             input = input[None]
         mask = self._mask(attention_mask, input)
-        if positions is None:
-            positions = (mask.long().cumsum(-1) - 1).clamp_min(0)
-        elif positions.shape != input.shape[:2]:
-            raise ValueError(f"positions should be {tuple(input.shape[:2])} but are {tuple(positions.shape)}")
-        resid = self._embed(input, positions) if start_at_layer is None else self._check_resid(input)
-        visible = None if attention_mask is None or bool(mask.all()) else self._visible(mask)
-        for block in self.layers[first:last]:
-            resid = block(resid, positions, visible)
+        if cache is not None:
+            if positions is not None or start_at_layer is not None or stop_at_layer is not None:
+                raise ValueError("with a cache, positions are its own and all layers run: leave them out")
+            resid = self._go_on(input, mask, cache)
+        else:
+            resid = self._run(input, mask, positions, slice(first, last), embedded=start_at_layer is not None)
         if stop_at_layer is not None:
             return resid
         if return_type is None:
@@ -144,6 +149,36 @@ class HookedModel(LensViews, TextInterface, HookedRoot):
         if return_type == "both":
             return logits, loss
         raise ValueError(f"return_type should be 'logits', 'loss', 'both' or None but got {return_type!r}")
+
+    def _run(
+        self,
+        input: Tensor,
+        mask: Tensor,
+        positions: Tensor | None,
+        layers: slice,
+        embedded: bool,
+    ) -> Float[Tensor, "batch pos d_model"]:
+        if positions is None:
+            positions = (mask.long().cumsum(-1) - 1).clamp_min(0)
+        elif positions.shape != input.shape[:2]:
+            raise ValueError(f"positions should be {tuple(input.shape[:2])} but are {tuple(positions.shape)}")
+        resid = self._check_resid(input) if embedded else self._embed(input, positions)
+        visible = None if bool(mask.all()) else self._visible(mask)
+        for block in self.layers[layers]:
+            resid = block(resid, positions, visible)
+        return resid
+
+    def _go_on(self, tokens: Tensor, mask: Tensor, requests: Requests) -> Float[Tensor, "batch pos d_model"]:
+        """Append tokens to the requests' histories and run all blocks on them."""
+        if len(tokens) != len(requests.requests):
+            raise ValueError(f"{len(tokens)} rows of tokens came for {len(requests.requests)} requests")
+        if not bool(mask.any(1).all()):
+            raise ValueError("each request should get at least one token that is not a pad")
+        with requests.extended(mask) as extension:
+            resid = self._embed(tokens, extension.positions)
+            for index, block in enumerate(self.layers):
+                resid = block(resid, extension.positions, None, extension.layer(index))
+        return resid
 
     def _layer_range(self, start: int | None, stop: int | None) -> tuple[int, int]:
         count = self.config.n_layers

@@ -10,8 +10,9 @@ O'Neill, Clancy, Matskevichus, Reid, Low-Rank Key Value Attention (arXiv 2601.11
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -21,9 +22,11 @@ from transformer_lens.hook_points import HookPoint
 from .attention import Attention, linear, per_head, runs
 from .factors import BilinearForm, Factors, SharedPlusPrivate
 from .folding import fold_qk_gains, matrix, note_left_out, stack
+from .memory.factored import Factored
+from .memory.form import Form
 from .norms import Norm
 from .rope import Rotary
-from .variant import PlainHeads, register
+from .variant import RANK_MULTIPLE, PlainHeads, Stream, register
 
 RESIDUAL_RATIO = 0.1
 """``|U B^T| / |W_S|`` at initialisation: near MQA, yet both factors get a gradient (neither is zero)."""
@@ -42,9 +45,14 @@ class LRKVConfig(PlainHeads):
         Rank of the residuals, 1 to `d_head`.
     qk_norm
         RMS norm of queries and of the joint keys (shared and private together).
+    keys
+        How a cache of coordinates stays exact under rotary positions: ``"rotate-at-read"`` (any `B`), or ``"closed"``
+        for a `B` whose span is closed under rotation (whole planes, or columns that do not turn), which is checked
+        when a cache is made. The forward pass does not depend on it.
     """
 
     rank: int
+    keys: Literal["rotate-at-read", "closed"] = "rotate-at-read"
 
     variants: ClassVar[tuple[str, ...]] = ("lrkv",)
 
@@ -55,6 +63,8 @@ class LRKVConfig(PlainHeads):
                 f"attention.rank should be an integer from 1 to d_head={self.d_head} but got {self.rank!r} "
                 "(rank 0 is MQA: use n_kv_heads=1)"
             )
+        if self.keys not in ("rotate-at-read", "closed"):
+            raise ValueError(f"attention.keys should be 'rotate-at-read' or 'closed' but got {self.keys!r}")
 
     @property
     def variant(self) -> str:
@@ -66,9 +76,22 @@ class LRKVConfig(PlainHeads):
         """Every head has a key of its own once the residual is added."""
         return self.n_heads
 
-    def cache_width(self, rank_multiple: int = 1) -> int:
-        """Return a shared row and a narrow one a head, for keys and again for values."""
-        return 2 * (self.d_head + self.n_heads * -(-self.rank // rank_multiple) * rank_multiple)
+    def streams(self, rank_multiple: int = RANK_MULTIPLE) -> tuple[Stream, ...]:
+        """Return shared rows and coordinates, for keys and again for values.
+
+        A bias on keys takes one more coordinate a head, and a norm of joint keys one scalar a head.
+        """
+
+        def narrow(name: str, rank: int) -> Stream:
+            return Stream(name, self.n_heads, rank, -(-rank // rank_multiple) * rank_multiple)
+
+        streams = (
+            Stream("k_shared", 1, self.d_head),
+            narrow("k_coords", self.rank + self.bias),
+            Stream("v_shared", 1, self.d_head),
+            narrow("v_coords", self.rank),
+        )
+        return streams if self.qk_norm is None else (*streams, Stream("k_scale", self.n_heads, 1))
 
     def kv_parameters(self, d_model: int) -> int:
         """Return the shared base and both factors of each head's residual, for keys and again for values."""
@@ -140,6 +163,7 @@ class LRKVAttention(Attention):
 
     def __init__(self, config: LRKVConfig, d_model: int, rotary: Rotary | None) -> None:
         super().__init__(config, d_model, rotary, config.qk_norm)
+        self.lrkv = config
         self.d_head = config.d_head
         self.q = linear(d_model, config.n_heads * config.d_head, config.bias)
         self.k = SharedAndPrivate(d_model, config)
@@ -151,20 +175,31 @@ class LRKVAttention(Attention):
         self.hook_v_coords = HookPoint()
         self.hook_v_private = HookPoint()
 
-    def project(
-        self, x: Float[Tensor, "batch pos d_model"]
-    ) -> tuple[
-        Float[Tensor, "batch pos head d_key"],
-        Float[Tensor, "batch pos group d_key"],
-        Float[Tensor, "batch pos group d_value"],
-    ]:
-        """Project, hooking the shared row, the coordinates, the residuals and their sum."""
-        q = self.hook_q(self.q(x).unflatten(2, (-1, self.d_head)))
-        k_shared = self.hook_k_shared(self.k.shared(x))
-        k_private = self.hook_k_private(self.k.expand(self.hook_k_coords(self.k.coordinates(x))))
-        v_shared = self.hook_v_shared(self.v.shared(x))
-        v_private = self.hook_v_private(self.v.expand(self.hook_v_coords(self.v.coordinates(x))))
-        return q, self.hook_k(self.k.join(k_shared, k_private)), self.hook_v(self.v.join(v_shared, v_private))
+    def queries(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos head d_key"]:
+        """Project and split into heads."""
+        return self.hook_q(self.q(x).unflatten(2, (-1, self.d_head)))
+
+    def rows(self, x: Float[Tensor, "batch pos d_model"]) -> dict[str, Tensor]:
+        """Return the shared rows and the coordinates."""
+        return {
+            "k_shared": self.hook_k_shared(self.k.shared(x)),
+            "k_coords": self.hook_k_coords(self.k.coordinates(x)),
+            "v_shared": self.hook_v_shared(self.v.shared(x)),
+            "v_coords": self.hook_v_coords(self.v.coordinates(x)),
+        }
+
+    def keys_values(
+        self, rows: Mapping[str, Tensor]
+    ) -> tuple[Float[Tensor, "batch pos group d_key"], Float[Tensor, "batch pos group d_value"]]:
+        """Expand the coordinates and add them to the shared row."""
+        k_private = self.hook_k_private(self.k.expand(rows["k_coords"]))
+        v_private = self.hook_v_private(self.v.expand(rows["v_coords"]))
+        k, v = self.k.join(rows["k_shared"], k_private), self.v.join(rows["v_shared"], v_private)
+        return self.hook_k(k), self.hook_v(v)
+
+    def form(self) -> Form:
+        """Keep shared rows and coordinates."""
+        return Factored(self)
 
     @property
     def W_Q(self) -> Float[Tensor, "head d_model d_key"]:

@@ -10,20 +10,23 @@ DeepSeek-V2 (arXiv 2405.04434), section 2.1; DeepSeek-V3 (arXiv 2412.19437).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from .attention import Attention, linear, per_head, runs
 from .factors import BilinearForm, Factors, Separate, Through
 from .folding import matrix, note_left_out, stack
+from .memory.form import Form
+from .memory.latent import Latent
 from .norms import Norm, require_eps
-from .rope import Rotary
-from .variant import AttentionConfig, register, require_positive
+from .rope import Rotary, rotate
+from .variant import RANK_MULTIPLE, AttentionConfig, Stream, register, require_positive
 
 
 @register
@@ -81,9 +84,10 @@ class MLAConfig(AttentionConfig):
         """Every head has a key of its own once the latent is expanded."""
         return self.n_heads
 
-    def cache_width(self, rank_multiple: int = 1) -> int:
+    def streams(self, rank_multiple: int = RANK_MULTIPLE) -> tuple[Stream, ...]:
         """Return the latent and the shared rotary key."""
-        return self.d_latent + self.d_rope
+        latent = Stream("latent", 1, self.d_latent)
+        return (latent, Stream("k_rot", 1, self.d_rope)) if self.d_rope else (latent,)
 
     def kv_parameters(self, d_model: int) -> int:
         """Return the way down to latent and rotary key, and the way up to each head's content key and value."""
@@ -142,29 +146,41 @@ class MLAAttention(Attention):
             self.k_rot = linear(d_model, config.d_rope, config.bias)
             self.hook_k_rot = HookPoint()
 
-    def project(
-        self, x: Float[Tensor, "batch pos d_model"]
-    ) -> tuple[
-        Float[Tensor, "batch pos head d_key"],
-        Float[Tensor, "batch pos group d_key"],
-        Float[Tensor, "batch pos group d_value"],
-    ]:
-        """Compress, normalise, expand."""
-        heads = (self.config.n_heads, -1)
+    def queries(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos head d_key"]:
+        """Project, through the query's latent if there is one."""
         if self.mla.d_q_latent is None:
             q = self.q(x)
         else:
             q_latent = self.q_down(x)
             q_latent = q_latent if self.q_latent_norm is None else self.q_latent_norm(q_latent)
             q = self.q_up(self.hook_q_latent(q_latent))
+        return self.hook_q(q.unflatten(2, (self.config.n_heads, -1)))
+
+    def rows(self, x: Float[Tensor, "batch pos d_model"]) -> dict[str, Tensor]:
+        """Compress and normalise; beside it the shared key of the position channel."""
         latent = self.kv_down(x)
-        latent = self.hook_latent(latent if self.latent_norm is None else self.latent_norm(latent))
-        k = self.k_up(latent).unflatten(2, heads)
+        rows = {"latent": self.hook_latent(latent if self.latent_norm is None else self.latent_norm(latent))}
+        return rows | {"k_rot": self.hook_k_rot(self.k_rot(x))} if self.mla.d_rope else rows
+
+    def keys_values(
+        self, rows: Mapping[str, Tensor]
+    ) -> tuple[Float[Tensor, "batch pos group d_key"], Float[Tensor, "batch pos group d_value"]]:
+        """Expand."""
+        heads = (self.config.n_heads, -1)
+        k = self.k_up(rows["latent"]).unflatten(2, heads)
         if self.mla.d_rope:
-            shared = self.hook_k_rot(self.k_rot(x))[:, :, None]
-            k = torch.cat((k, shared.expand(-1, -1, self.config.n_heads, -1)), dim=-1)
-        v = self.v_up(latent).unflatten(2, heads)
-        return self.hook_q(q.unflatten(2, heads)), self.hook_k(k), self.hook_v(v)
+            k = torch.cat((k, rows["k_rot"][:, :, None].expand(-1, -1, self.config.n_heads, -1)), dim=-1)
+        return self.hook_k(k), self.hook_v(self.v_up(rows["latent"]).unflatten(2, heads))
+
+    def form(self) -> Form:
+        """Keep latents, and bring queries to them."""
+        return Latent(self)
+
+    def turn_channel(
+        self, k_rot: Float[Tensor, "batch pos 1 d_rope"], positions: Int[Tensor, "batch pos"]
+    ) -> Float[Tensor, "batch pos 1 d_rope"]:
+        """Return shared keys of the position channel rotated (as they are without rotary positions)."""
+        return k_rot if self.rotary is None else rotate(k_rot, positions, self.rotary)
 
     # -- weights: plain heads, exact up to one positive scalar a token and latent (its norm's divisor) ----------------
 

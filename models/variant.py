@@ -14,6 +14,9 @@ from typing import Any, ClassVar, Literal, TypeVar
 from .norms import Norm, require_eps
 from .rope import Rotary
 
+RANK_MULTIPLE = 8
+"""What caches pad ranks to, so that rows begin where wide loads can."""
+
 
 @dataclass(frozen=True)
 class QKNorm:
@@ -41,6 +44,33 @@ class QKNorm:
     def build(self, width: int) -> Norm:
         """Return the module for heads of `width`."""
         return Norm(width, self.eps, gain=self.gain)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One kind of row that a token leaves in a layer's cache.
+
+    Parameters
+    ----------
+    name
+        What it is.
+    groups
+        Rows a token; 1: one for all heads.
+    width
+        Elements of a row (logical).
+    stored
+        Elements that are stored (physical); None: as many.
+    """
+
+    name: str
+    groups: int
+    width: int
+    stored: int | None = None
+
+    @property
+    def padded(self) -> int:
+        """Elements of a row as stored."""
+        return self.width if self.stored is None else self.stored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,15 +127,24 @@ class AttentionConfig(ABC):
         """Columns of a key that rotary positions must turn; None: free to choose, up to `d_key`."""
 
     @abstractmethod
-    def cache_width(self, rank_multiple: int = 1) -> int:
-        """Return the elements that a token leaves in one layer's cache: keys and values, or what they are made from.
+    def streams(self, rank_multiple: int = RANK_MULTIPLE) -> tuple[Stream, ...]:
+        """Return what a token leaves in one layer's cache: keys and values, or what they are made from.
 
         Parameters
         ----------
         rank_multiple
-            What ranks are padded to; 1 counts them as they are (logical), 8 as kernels store them (physical). Variants
-            without ranks take no notice.
+            What ranks are padded to where they are stored. Variants without ranks take no notice.
         """
+
+    def cache_width(self, rank_multiple: int = 1) -> int:
+        """Return the elements that a token leaves in one layer's cache.
+
+        Parameters
+        ----------
+        rank_multiple
+            What ranks are padded to; 1 counts them as they are (logical), 8 as caches store them (physical).
+        """
+        return sum(stream.groups * stream.padded for stream in self.streams(rank_multiple))
 
     @abstractmethod
     def kv_parameters(self, d_model: int) -> int:

@@ -79,7 +79,7 @@ def test_imports_point_one_way():
         "kernels": {"kernels"},
         "training": {"training", "checkpoints", "diversity", "models", "plots", "errors", "results"},
         "interventions": {"interventions", "checkpoints", "models", "plots", "training", "errors", "results"},
-        "models": {"models", "errors"},
+        "models": {"models", "kernels", "errors"},
         "checkpoints": {"checkpoints", "models", "errors"},
         "diversity": {"diversity", "checkpoints", "models", "plots", "errors", "results"},
     }

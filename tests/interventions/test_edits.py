@@ -258,10 +258,10 @@ def test_rows_moved_after_the_rotation_take_their_position_along():
         _, edited = model.run_with_cache(TOKENS)
     _, cache = model.run_with_cache(TOKENS)
     attention, site = model.attention(0), site_of(TOKENS)
-    turned = attention._rotate(cache["blocks.0.attn.hook_k_private"], site.positions, attention.rotary)
+    turned = attention.turn(cache["blocks.0.attn.hook_k_private"], site.positions)
     moved = edit.change(turned, site)
     assert not torch.equal(moved, turned)
-    shared = attention._rotate(cache["blocks.0.attn.hook_k_shared"][:, :, None], site.positions, attention.rotary)
+    shared = attention.turn(cache["blocks.0.attn.hook_k_shared"][:, :, None], site.positions)
     torch.testing.assert_close(edited["blocks.0.attn.hook_rot_k"], shared + moved)
 
 

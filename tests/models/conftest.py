@@ -78,6 +78,8 @@ MATRIX: dict[str, ModelConfig] = {
     "lrkv-bias": tiny(replace(LRKV, bias=True, output_bias=True), norm=LAYER_NORM, positions="learned"),
     "lrkv-no_positions": tiny(LRKV, positions="none"),
     "lrkv-qk_norm": tiny(replace(LRKV, rank=3, qk_norm=QKNorm("before"))),
+    "lrkv-qk_norm_after": tiny(replace(LRKV, qk_norm=QKNorm("after")), positions=Rotary(width=2)),
+    "lrkv-rotary_bias": tiny(replace(LRKV, bias=True), positions=Rotary(interleaved=True)),
     "lrkv-full_rank": tiny(replace(LRKV, rank=4), norm=LAYER_NORM, positions="none"),
     "mla": tiny(MLA, mlp=GATED),
     "mla-query_latent": tiny(replace(MLA, d_q_latent=7), positions=Rotary(interleaved=True)),

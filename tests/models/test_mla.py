@@ -164,10 +164,11 @@ def test_mla_contains_mqa_of_its_latent(matrix, build, tokens, run_all, close):
     wide = torch.einsum("bphn,hnc->bphc", q, w_uk)
     shared = GroupedConfig(n_heads=cfg.n_heads, d_head=cfg.d_latent, n_kv_heads=1, scale=attn.scale)
     mqa = build_attention(shared, 16, None)
-    mqa.project = lambda x: (wide, c[:, :, None], c[:, :, None])
+    mqa.queries = lambda x: wide
+    mqa.rows = lambda x: {"k": c[:, :, None], "v": c[:, :, None]}
     seen = {}
     mqa.hook_pattern.add_hook(lambda pattern, hook: seen.update(pattern=pattern))
     visible = torch.ones(7, 7, dtype=torch.bool).tril().expand(2, 1, 7, 7)
-    x = torch.zeros(2, 7, 16, dtype=torch.float64)  # unread: `project` is replaced
+    x = torch.zeros(2, 7, 16, dtype=torch.float64)  # unread: what reads it is replaced
     mqa.double()(x, torch.zeros(2, 7, dtype=torch.long), visible)
     close(seen["pattern"], cache["blocks.0.attn.hook_pattern"], 1e-12)

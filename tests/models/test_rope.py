@@ -255,7 +255,7 @@ def test_a_probe_moves_within_its_plane(config, build):
     for (a, b), theta in zip(column_pairs(planes, config.attention.d_key), planes.theta.tolist(), strict=True):
         partner[a], partner[b] = (b, theta, 1), (a, theta, -1)
     eye = torch.eye(config.attention.d_key, dtype=torch.float64)
-    turned = attn._rotate(eye[None, None], torch.tensor([[3]]), attn.rotary)[0, 0]
+    turned = attn.turn(eye[None, None], torch.tensor([[3]]))[0, 0]
     expected = torch.zeros_like(eye)
     for column in range(len(eye)):
         if column not in partner:

@@ -1,0 +1,188 @@
+"""LRKV's history: shared rows for all heads and coordinates for each; residuals are never written out.
+
+Without positions the query meets ``B`` once and coordinates as they are. Rotary positions stand between coordinates
+and query, ``q (z B^T) R_j``, and three ways are exact:
+
+- *rotate at read* (any ``B``): coordinates are kept unrotated, restored and rotated block by block as they are read;
+- *closed*: where the span of ``B_h`` is closed under rotation, ``B^T R_j = E_j B^T`` for some ``E_j``, coordinates are
+  rotated once, when they are kept, and read like unrotated ones;
+- *separate position channels*: a special case of it. Where ``B`` has no rows in the columns that turn, ``E_j`` is the
+  identity.
+
+The shared row is dense and rotated once in any case. Keys that are normalised after their parts are joined have one
+scalar a head and position, ``1 / n``, kept beside.
+
+References
+----------
+O'Neill et al. (arXiv 2601.11471v3), equations 6-7. There keys are rotated apart, ``RoPE(K_S) + RoPE(R) B^T``, which
+holds for closed spans only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ...kernels import KeyPart, Turn, ValuePart
+from ..rope import column_pairs
+from ..variant import Stream
+from .form import Form, Rows, Stored
+
+if TYPE_CHECKING:
+    from ..lrkv import LRKVAttention
+
+CLOSED = 1e-5
+"""Largest part of a turned direction that may stick out of a span that is to be closed under rotation."""
+
+
+class Factored(Form):
+    """Shared rows and private coordinates, ranks padded to a multiple of eight."""
+
+    skipped = ("hook_k_private", "hook_v_private", "hook_k", "hook_v", "hook_k_normed", "hook_rot_k")
+    value_names = ("shared", "private")
+    attention: LRKVAttention
+
+    def __init__(self, attention: LRKVAttention) -> None:
+        super().__init__(attention)
+        self.closed = attention.lrkv.keys == "closed" and attention.rotary is not None
+        if self.closed:
+            self._check_closed()
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """As configured."""
+        return self.attention.lrkv.streams()
+
+    def keep(self, rows: Rows, positions: Int[Tensor, "batch pos"]) -> Rows:
+        """Return shared rows (keys' rotated) and coordinates."""
+        attn = self.attention
+        coords = rows["k_coords"]
+        gain = self._gain if self._norm_where == "before" else None
+        shared = rows["k_shared"] if gain is None else rows["k_shared"] * gain
+        kept = {
+            "k_shared": attn.turn(shared[:, :, None], positions),
+            "k_coords": self._turned_coordinates(coords, positions) if self.closed else self._with_bias(coords),
+            "v_shared": rows["v_shared"][:, :, None],
+            "v_coords": rows["v_coords"],
+        }
+        if self._norm_where is not None:
+            joint = attn.k.join(rows["k_shared"], attn.k.expand(coords))
+            joint = attn.turn(joint, positions) if self._norm_where == "after" else joint
+            kept["k_scale"] = joint.pow(2).mean(-1, keepdim=True).add(attn.k_norm.eps).rsqrt()
+        return kept
+
+    def restore(
+        self, kept: Rows, positions: Int[Tensor, "batch pos"]
+    ) -> tuple[Float[Tensor, "batch pos group d_key"], Float[Tensor, "batch pos group d_value"]]:
+        """Return joint keys and values."""
+        attn = self.attention
+        private = torch.einsum("bphr,hdr->bphd", kept["k_coords"], self._up)
+        k = kept["k_shared"] + (private if self.closed else attn.turn(private, positions))
+        if self._norm_where is not None:
+            k = k * kept["k_scale"]
+        if self._norm_where == "after":
+            k = k * self._gain
+        return k, attn.v.join(kept["v_shared"][:, :, 0], attn.v.expand(kept["v_coords"]))
+
+    def parts(
+        self, q: Float[Tensor, "batch head d_key"], stored: Stored
+    ) -> tuple[tuple[KeyPart, ...], tuple[ValuePart, ...]]:
+        """Return the shared and the private part of scores and of values."""
+        q = q * self._gain if self._norm_where == "after" else q
+        coords = stored["k_coords"]
+        up = F.pad(self._up, (0, coords.shape[-1] - self._up.shape[-1]))
+        if self.attention.rotary is None or self.closed:
+            private = KeyPart("private", torch.einsum("bhd,hdr->bhr", q, up), coords)
+        else:
+            private = KeyPart("private", q, coords, self._turn(up))
+        values = ValuePart("shared", stored["v_shared"]), ValuePart("private", stored["v_coords"])
+        return (KeyPart("shared", q, stored["k_shared"]), private), values
+
+    def expand(self, values: tuple[Tensor, ...]) -> Float[Tensor, "batch head part d_value"]:
+        """Return shared values (with the head's bias, if any) and private ones, expanded once."""
+        v = self.attention.v
+        shared, coords = values[0].to(v.B.dtype), values[1].to(v.B.dtype)
+        private = torch.einsum("bhr,hdr->bhd", coords[..., : v.rank], v.B)
+        return torch.stack((shared if v.bias is None else shared + v.bias, private), dim=2)
+
+    def row_scale(self, stored: Stored) -> Float[Tensor, "head page slot"] | None:
+        """Return one over the norm of the joint keys."""
+        return None if self._norm_where is None else stored["k_scale"][..., 0]
+
+    # -- the way up ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _norm_where(self) -> str | None:
+        norm = self.attention.qk_norm
+        return None if norm is None else norm.where
+
+    @property
+    def _gain(self) -> Float[Tensor, " d_head"]:
+        gain = self.attention.k_norm.w
+        return self.attention.k.B.new_ones(self.attention.d_head) if gain is None else gain
+
+    @property
+    def _up(self) -> Float[Tensor, "head d_head kept_rank"]:
+        """``B``, with the bias as one more column (its coordinate is 1) and a gain that comes before rotation."""
+        k = self.attention.k
+        up = k.B if k.bias is None else torch.cat((k.B, k.bias[:, :, None]), dim=-1)
+        return up * self._gain[:, None] if self._norm_where == "before" else up
+
+    def _with_bias(self, coords: Float[Tensor, "batch pos head rank"]) -> Float[Tensor, "batch pos head kept_rank"]:
+        return coords if self.attention.k.bias is None else F.pad(coords, (0, 1), value=1.0)
+
+    def _turn(self, up: Float[Tensor, "head d_head padded_rank"]) -> Turn:
+        planes = self.attention.planes()
+        if planes is None:
+            raise ValueError("keys without rotary positions have nothing to turn")
+        turned = self.attention.turned
+        columns = torch.arange(self.attention.d_head, device=up.device)
+        first, second = column_pairs(turned.start, turned.stop, planes.interleaved)
+        theta = planes.theta.float().to(up.device)
+        return Turn(up, theta, columns[first], columns[second], planes.amplitude)
+
+    # -- coordinates that are rotated themselves ----------------------------------------------------------------------
+
+    def _turned_coordinates(
+        self, coords: Float[Tensor, "batch pos head rank"], positions: Int[Tensor, "batch pos"]
+    ) -> Float[Tensor, "batch pos head rank"]:
+        """Return ``z E_j``, from ``z E_j B^T = z B^T R_j``."""
+        up = self._up
+        turned = self.attention.turn(torch.einsum("bphr,hdr->bphd", coords, up), positions)
+        back = torch.linalg.pinv(up.double()).to(up.dtype)
+        return torch.einsum("bphd,hrd->bphr", turned, back)
+
+    def _check_closed(self) -> None:
+        if self.attention.k.bias is not None:
+            raise ValueError("attention.keys='closed' does not go with biases on keys: rotate them at read")
+        violation = violation_of_closedness(self._up.detach(), self._turn(self._up.detach()))
+        worst = int(violation.argmax())
+        if float(violation[worst]) > CLOSED:
+            raise ValueError(
+                f"attention.keys is 'closed', but the span of head {worst}'s B is not closed under rotation: "
+                f"{float(violation[worst]):.3g} of a turned direction sticks out (at most {CLOSED:g} may). "
+                "Use keys='rotate-at-read', which is exact for any B"
+            )
+
+
+def violation_of_closedness(up: Float[Tensor, "head d_head rank"], turn: Turn) -> Float[Tensor, " head"]:
+    """Return how far each head's span of `up` is from closed under rotation by any position.
+
+    The span is closed exactly if it is closed under the quarter turn of each plane alone (the planes' frequencies
+    differ). Returned is the largest length that a unit vector of the span has outside of the span after such a turn; 0
+    is closed, 1 is as far as can be.
+    """
+    basis = torch.linalg.svd(up.double(), full_matrices=False)
+    kept = basis.S[:, :1] * 1e-12 < basis.S
+    span = basis.U * kept[:, None]
+    worst = span.new_zeros(len(span))
+    for a, b in zip(turn.first.tolist(), turn.second.tolist(), strict=True):
+        turned = torch.zeros_like(span)
+        turned[:, a], turned[:, b] = -span[:, b], span[:, a]
+        outside = turned - span @ (span.transpose(1, 2) @ turned)
+        worst = torch.maximum(worst, torch.linalg.matrix_norm(outside, ord=2))
+    return worst
