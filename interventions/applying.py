@@ -13,6 +13,7 @@ from transformer_lens.hook_points import HookPoint
 
 from ..models.hooked import HookedModel
 from ..models.hooks import remove_hook
+from ..models.memory import Requests
 from .edits import Edit, Rows
 from .paths import View, view
 from .site import Site
@@ -97,6 +98,7 @@ class _Batch:
         self._tokens: Tensor | None = None
         self._mask: Tensor | None = None
         self._positions: Tensor | None = None
+        self._past: tuple[tuple[int, ...], ...] | None = None
         self.waiting: set[str] = set()
         self.ran = False
 
@@ -111,6 +113,8 @@ class _Batch:
         if isinstance(given, Tensor) and not given.is_floating_point():
             self._tokens = given if given.ndim == 2 else given[None]
         self._mask, self._positions = mask, kwargs.get("positions")
+        history = kwargs.get("cache")
+        self._past = tuple(map(tuple, history.tokens)) if isinstance(history, Requests) else None
         whole = kwargs.get("start_at_layer") is None and kwargs.get("stop_at_layer") is None
         self.ran = self.ran or whole  # a part of the model need not reach every edit
 
@@ -126,8 +130,10 @@ class _Batch:
         positions = self._positions
         if positions is None or positions.shape != (rows, count):
             positions = counted(mask)
-        positions = positions.to(tensor.device)
-        return Site(layer, samples, mask.cpu(), positions, self._tokens if known else None, reference)
+            if self._past is not None:
+                positions = positions + torch.tensor([len(row) for row in self._past])[:, None].to(positions)
+        tokens = self._tokens if known else None
+        return Site(layer, samples, mask.cpu(), positions.to(tensor.device), tokens, self._past, reference)
 
 
 @torch.no_grad()

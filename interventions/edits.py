@@ -108,8 +108,10 @@ class Edit(ABC):
         if self.positions is not None:
             # Counted from each row's first token, so that pads before it do not matter.
             valid = site.valid.cpu()
-            _check_range("position", self.positions, int(valid.sum(1).max()), where)
-            place = valid.long().cumsum(1) - 1
+            if site.past is None:
+                _check_range("position", self.positions, int(valid.sum(1).max()), where)
+            before = torch.tensor([site.first_position(row) for row in range(len(valid))])
+            place = valid.long().cumsum(1) - 1 + before[:, None]
             rows = torch.isin(place, torch.tensor(self.positions)) & valid
             position_axis = 2 if self.path == "pattern" else 1
             mask = mask & rows.view(
@@ -181,7 +183,8 @@ class Shuffle(Seeded):
         ``"sample"``: a derangement of all positions (no row stays), which lets rows of the future into the past;
         ``"past"``: each position takes a random earlier one's row, so that nothing comes from the future (the first
         position keeps its own); ``"token"``: from an earlier position that holds the same token, or its own if there is
-        none. Pads stay where they are.
+        none. Pads stay where they are. Where a history is gone on with, what it holds stays as it was shuffled, and
+        single tokens behind it keep their own rows.
     """
 
     among: Among = "sample"
@@ -253,13 +256,12 @@ class Resample(Seeded):
             places = site.row_positions(row)
             donor = int(order[row]) if order is not None else self._draw(row, site)
             held = torch.nonzero(valid[donor])[:, 0].cpu().numpy()
-            taken = held[np.arange(len(places)) % len(held)]
+            taken = held[(site.first_position(row) + np.arange(len(places))) % len(held)]
             new[row, places] = pool[donor, taken].to(part.device, part.dtype)
         return new
 
     def _draw(self, row: int, site: Site) -> int:
-        donors, sample = self.donors or (), site.samples[row]
-        own = () if site.tokens is None else tuple(site.tokens[row].cpu()[site.row_positions(row)].tolist())
+        donors, sample, own = self.donors or (), site.samples[row], site.all_tokens(row)
         fit = [
             i
             for i, donor in enumerate(donors)
@@ -396,8 +398,9 @@ def random_directions(
     found = torch.zeros(part.shape, dtype=torch.float64)
     for row in range(part.shape[0]):
         places = site.row_positions(row)
-        drawn = generator(purpose, seed, site.samples[row], site.layer).standard_normal((len(places), *part.shape[2:]))
-        found[row, places] = torch.from_numpy(drawn)
+        rng, first = generator(purpose, seed, site.samples[row], site.layer), site.first_position(row)
+        drawn = rng.standard_normal((first + len(places), *part.shape[2:]))
+        found[row, places] = torch.from_numpy(drawn[first:])
     found = found / found.norm(dim=-1, keepdim=True).clamp_min(1e-300)
     return found.to(part.device, part.dtype)
 

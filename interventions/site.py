@@ -28,6 +28,8 @@ class Site:
         Position of each token, for the rotation.
     tokens
         The tokens; None where only a residual stream was given.
+    past
+        Each row's tokens before these, where a history is gone on with; None: there are none.
     reference
         What the path held on the edit's reference rows, ``[row, held, ...]``, and which of its positions are valid;
         None for edits that need none.
@@ -38,11 +40,23 @@ class Site:
     valid: Bool[Tensor, "batch pos"]
     positions: Int[Tensor, "batch pos"]
     tokens: Int[Tensor, "batch pos"] | None = None
+    past: tuple[tuple[int, ...], ...] | None = None
     reference: tuple[Tensor, Bool[Tensor, "row held"]] | None = None
 
     def row_positions(self, row: int) -> np.ndarray:
         """Return the indices of a row's tokens, in order."""
         return torch.nonzero(self.valid[row])[:, 0].cpu().numpy()
+
+    def first_position(self, row: int) -> int:
+        """Return how many tokens a row had before these."""
+        return 0 if self.past is None else len(self.past[row])
+
+    def all_tokens(self, row: int) -> tuple[int, ...]:
+        """Return a row's tokens, those before included; empty where only a residual stream was given."""
+        if self.tokens is None:
+            return ()
+        new = tuple(self.tokens[row].cpu()[self.row_positions(row)].tolist())
+        return new if self.past is None else (*self.past[row], *new)
 
 
 def generator(purpose: str, seed: int, *keys: int) -> np.random.Generator:

@@ -66,7 +66,7 @@ class _Batch:
 
     def site(self, layer: int, reference: Reference | None) -> Site:
         positions = counted(self.valid).to(self.tokens.device)
-        return Site(layer, self.samples, self.valid, positions, self.tokens, reference)
+        return Site(layer, self.samples, self.valid, positions, self.tokens, reference=reference)
 
 
 class Sweep:

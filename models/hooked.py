@@ -16,6 +16,7 @@ from .attention import Attention
 from .block import Block, Table
 from .config import ModelConfig
 from .factors import Factors
+from .generation import Generating
 from .hooks import HookedRoot
 from .lens import LensViews
 from .memory import Requests
@@ -24,7 +25,7 @@ from .text import TextInterface
 ReturnType = Literal["logits", "loss", "both"] | None
 
 
-class HookedModel(LensViews, TextInterface, HookedRoot):
+class HookedModel(LensViews, TextInterface, Generating, HookedRoot):
     """A decoder-only transformer whose every step can be read and edited.
 
     Parameters
@@ -172,9 +173,9 @@ class HookedModel(LensViews, TextInterface, HookedRoot):
         """Append tokens to the requests' histories and run all blocks on them."""
         if len(tokens) != len(requests.requests):
             raise ValueError(f"{len(tokens)} rows of tokens came for {len(requests.requests)} requests")
-        if not bool(mask.any(1).all()):
-            raise ValueError("each request should get at least one token that is not a pad")
-        with requests.extended(mask) as extension:
+        if not bool(mask.any(1).all() if tokens.shape[1] == 1 else mask.any()):
+            raise ValueError("there should be a token that is not a pad, and one for each request if they come singly")
+        with requests.extended(tokens, mask) as extension:
             resid = self._embed(tokens, extension.positions)
             for index, block in enumerate(self.layers):
                 resid = block(resid, extension.positions, None, extension.layer(index))

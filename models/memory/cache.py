@@ -70,6 +70,7 @@ class Cache:
         attentions = [block.attn for block in model.layers]
         self.forms: list[Form] = [Dense(attn) if expanded else attn.form() for attn in attentions]
         self.ledger = Ledger(-(-n_tokens // page_size), page_size)
+        self._tokens: dict[int, list[int]] = {}
         kind = dtype or model.embed.weight.dtype
         self.stored: list[dict[str, Tensor]] = [
             {
@@ -90,19 +91,29 @@ class Cache:
 
     def add(self, reserve: int = 0) -> int:
         """Return a new request, empty, with pages for `reserve` tokens set aside; OutOfPages if there are too few."""
-        return self.ledger.add(reserve)
+        request = self.ledger.add(reserve)
+        self._tokens[request] = []
+        return request
 
     def fork(self, request: int) -> int:
         """Return a new request with the same history, on the same pages until either grows into a shared one."""
-        return self.ledger.fork(request)
+        twin = self.ledger.fork(request)
+        self._tokens[twin] = list(self._tokens[request])
+        return twin
 
     def free(self, request: int) -> None:
         """Forget a request."""
         self.ledger.free(request)
+        del self._tokens[request]
 
     def length(self, request: int) -> int:
         """Return how many tokens a request has."""
         return self.ledger.length(request)
+
+    def tokens(self, request: int) -> list[int]:
+        """Return the tokens of a request's history."""
+        self.ledger.length(request)
+        return list(self._tokens[request])
 
     def of(self, *requests: int, probes: Probes | None = None, path: Asked = "auto") -> Requests:
         """Return requests for a forward pass to go on with, a row each.
@@ -191,9 +202,21 @@ class Requests:
         """Tokens of each request."""
         return [self.cache.length(request) for request in self.requests]
 
+    @property
+    def tokens(self) -> list[list[int]]:
+        """Tokens of each request's history."""
+        return [self.cache.tokens(request) for request in self.requests]
+
     @contextmanager
-    def extended(self, valid: Bool[Tensor, "batch pos"]) -> Iterator[Extension]:
+    def extended(self, tokens: Int[Tensor, "batch pos"], valid: Bool[Tensor, "batch pos"]) -> Iterator[Extension]:
         """Make room for new tokens; if the ``with`` block raises, they are forgotten again.
+
+        Parameters
+        ----------
+        tokens
+            The tokens, a row for each request.
+        valid
+            Which of them are no pads.
 
         Raises
         ------
@@ -214,6 +237,8 @@ class Requests:
             for request, length in zip(self.requests, before, strict=True):
                 ledger.shorten(request, length)
             raise
+        for request, row, real in zip(self.requests, tokens, valid, strict=True):
+            self.cache._tokens[request] += row[real].tolist()
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,8 +255,8 @@ class Extension:
         Which of the new positions hold a token.
     positions
         Position of each new token in its request.
-    pages
-        Where the requests' tokens lie, the new ones included.
+    table, lengths
+        Where the requests' tokens lie, and how many there are, the new ones included.
     place
         Page and slot of each new token, in the order of `valid`.
     """
@@ -240,7 +265,8 @@ class Extension:
     before: list[int]
     valid: Bool[Tensor, "batch pos"]
     positions: Int[Tensor, "batch pos"]
-    pages: Pages
+    table: Int[Tensor, "batch block"]
+    lengths: Int[Tensor, " batch"]
     place: tuple[Int[Tensor, " token"], Int[Tensor, " token"]]
 
     @classmethod
@@ -251,13 +277,13 @@ class Extension:
         ledger, device = requests.cache.ledger, valid.device
         tables = [ledger.pages(request) for request in requests.requests]
         longest = max(len(table) for table in tables)
-        table = torch.tensor([[*pages, *pages[:1] * (longest - len(pages))] for pages in tables], device=device)
+        table = torch.tensor([[*pages, *[0] * (longest - len(pages))] for pages in tables], device=device)
         start = torch.tensor(before, device=device)[:, None]
         positions = (valid.long().cumsum(1) - 1).clamp_min(0) + start
         lengths = torch.tensor(before, device=device) + torch.tensor(counts, device=device)
         block, slot = positions // ledger.page_size, positions % ledger.page_size
         page = table.gather(1, block.clamp_max(longest - 1))
-        return cls(requests, list(before), valid, positions, Pages(table, lengths), (page[valid], slot[valid]))
+        return cls(requests, list(before), valid, positions, table, lengths, (page[valid], slot[valid]))
 
     def layer(self, index: int) -> LayerMemory:
         """Return one layer's part."""
@@ -307,7 +333,7 @@ class LayerMemory:
         """
         valid, positions = self.extension.valid, self.extension.positions
         if not self.is_first:
-            key = torch.arange(int(self.extension.pages.lengths.max()), device=valid.device)
+            key = torch.arange(int(self.extension.lengths.max()), device=valid.device)
             return ((key <= positions[..., None]) & valid[..., None])[:, None]
         if bool(valid.all()):
             return None
@@ -316,11 +342,10 @@ class LayerMemory:
 
     def history(self) -> dict[str, Float[Tensor, "batch pos group width"]]:
         """Return what is stored of the whole history, padded to the longest request."""
-        pages = self.extension.pages
-        longest = int(pages.lengths.max())
+        table, longest = self.extension.table, int(self.extension.lengths.max())
         widths: dict[str, Stream] = {stream.name: stream for stream in self.form.streams}
         return {
-            name: rows[:, pages.table].flatten(2, 3)[:, :, :longest, : widths[name].width].permute(1, 2, 0, 3)
+            name: rows[:, table].flatten(2, 3)[:, :, :longest, : widths[name].width].permute(1, 2, 0, 3)
             for name, rows in self.stored.items()
         }
 
@@ -328,7 +353,8 @@ class LayerMemory:
         """Attend with one new token a request; what it looked at is kept with the requests."""
         requests = self.extension.requests
         keys, values = self.form.parts(q, self.stored)
-        problem = Problem(keys, values, self.extension.pages, scale, self.form.row_scale(self.stored))
+        pages = Pages(self.extension.table, self.extension.lengths)
+        problem = Problem(keys, values, pages, scale, self.form.row_scale(self.stored))
         found = decode(problem, requests.probes, requests.path)
         summands = self.form.expand(found.values)
         requests.steps[self.index] = Step(found, summands)

@@ -85,6 +85,19 @@ def test_a_pass_that_raises_leaves_histories_as_they_were(family_model, close):
         close(after[0, 0], family_model(torch.tensor([[3, 7, 1, 4]]))[0, -1], 1e-11)
 
 
+def test_a_row_of_nothing_but_pads_stays_without_history(family_model, close):
+    cache = Cache(family_model, 64, page_size=4)
+    ids = cache.add(), cache.add()
+    with torch.no_grad():
+        family_model(
+            torch.tensor([[3, 7], [0, 0]]), attention_mask=torch.tensor([[1, 1], [0, 0]]), cache=cache.of(*ids)
+        )
+        found = family_model(torch.tensor([[4], [5]]), cache=cache.of(*ids))
+        close(found[0, 0], family_model(torch.tensor([[3, 7, 4]]))[0, -1], 1e-11)
+        close(found[1, 0], family_model(torch.tensor([[5]]))[0, -1], 1e-11)
+    assert [cache.tokens(i) for i in ids] == [[3, 7, 4], [5]]
+
+
 def test_out_of_pages_is_said_and_nothing_changes(family_model):
     cache = Cache(family_model, 8, page_size=4)
     request = cache.add()
@@ -188,7 +201,7 @@ def test_bytes_are_counted_by_token(matrix, build):
         (
             lambda m, c, r: m(torch.tensor([[1]]), attention_mask=torch.tensor([[0]]), cache=c.of(r)),
             ValueError,
-            "at least one token",
+            "a token that is not a pad",
         ),
         (lambda m, c, r: Cache(m, 0), ValueError, "n_tokens should be >= 1"),
     ],
