@@ -4,6 +4,8 @@ The verbs:
 
 - `report`: effective rank of every layer beside its bounds and its null;
 - `ablate`: disturb one head after another, and measure what changes in a task;
+- `probe`: generate, and see what each head looked at when a token was chosen;
+- `needle`: hide something at different depths, and see which heads find it;
 - `over_training`: the same over the saved steps of a training run;
 - `compare`: models that were trained alike, side by side;
 - `load`: a checkpoint as a hooked model, with TransformerLens's interface;
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         Rotary,
         YarnScaling,
     )
+    from .probing import Needle, Probe, needle, probe
     from .training import Comparison, compare
 
 _WHERE = {
@@ -62,6 +65,7 @@ _WHERE = {
         "Rotary",
         "YarnScaling",
     ),
+    ".probing": ("Needle", "Probe", "needle", "probe"),
     ".training": ("Comparison", "compare"),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
@@ -81,7 +85,9 @@ __all__ = [
     "MLPConfig",
     "ModelConfig",
     "NormConfig",
+    "Needle",
     "Offsets",
+    "Probe",
     "QKNorm",
     "Report",
     "Rotary",
@@ -91,8 +97,10 @@ __all__ = [
     "ablate",
     "compare",
     "load",
+    "needle",
     "open_checkpoint",
     "over_training",
+    "probe",
     "report",
     "save",
 ]

@@ -7,7 +7,16 @@ The plots are a leaf: they import nothing else of headscope, build their `matplo
 from .cost import loss_against_cache
 from .effective_rank import effective_rank
 from .effects import effect_map
+from .generation import looked_map, step_map
 from .over_training import over_training
 from .similarity import head_similarity
 
-__all__ = ["effect_map", "effective_rank", "head_similarity", "loss_against_cache", "over_training"]
+__all__ = [
+    "effect_map",
+    "effective_rank",
+    "head_similarity",
+    "looked_map",
+    "loss_against_cache",
+    "over_training",
+    "step_map",
+]

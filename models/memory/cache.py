@@ -171,11 +171,15 @@ class Step:
     decoded
         What came of attending: which path ran, and what was looked at.
     summands
-        The parts of each head's output, named by the form's `value_names`.
+        The parts of each head's output; their sum is ``z``.
+    score_parts, output_parts
+        Names of the summands of scores and of outputs.
     """
 
     decoded: Decoded
     summands: Float[Tensor, "batch head part d_value"]
+    score_parts: tuple[str, ...]
+    output_parts: tuple[str, ...]
 
 
 @dataclass
@@ -357,5 +361,6 @@ class LayerMemory:
         problem = Problem(keys, values, pages, scale, self.form.row_scale(self.stored))
         found = decode(problem, requests.probes, requests.path)
         summands = self.form.expand(found.values)
-        requests.steps[self.index] = Step(found, summands)
+        names = tuple(part.name for part in keys), tuple(part.name for part in values)
+        requests.steps[self.index] = Step(found, summands, *names)
         return summands.sum(2)

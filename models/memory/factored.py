@@ -43,7 +43,6 @@ class Factored(Form):
     """Shared rows and private coordinates, ranks padded to a multiple of eight."""
 
     skipped = ("hook_k_private", "hook_v_private", "hook_k", "hook_v", "hook_k_normed", "hook_rot_k")
-    value_names = ("shared", "private")
     attention: LRKVAttention
 
     def __init__(self, attention: LRKVAttention) -> None:

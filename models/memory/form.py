@@ -36,8 +36,6 @@ class Form(ABC):
 
     skipped: tuple[str, ...] = ()
     """Hook points on the way from what is kept to keys and values: this form never goes there while decoding."""
-    value_names: tuple[str, ...] = ("all",)
-    """Names of the summands of the output."""
 
     def __init__(self, attention: Attention) -> None:
         self.attention = attention

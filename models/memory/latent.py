@@ -24,7 +24,6 @@ class Latent(Form):
     """
 
     skipped = ("hook_k", "hook_v", "hook_rot_k")
-    value_names = ("latent",)
     attention: MLAAttention
 
     @property

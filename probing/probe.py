@@ -1,0 +1,138 @@
+"""The verb: generate, and look at every step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ..checkpoints import open_checkpoint
+from ..kernels import Probes, ProbeValues
+from ..kernels.decode import Asked
+from ..models.generation import NewTokens
+from ..models.hooked import HookedModel
+from .recording import Listener, Looked, Seen, assemble, output_norms
+from .result import Probe
+from .spans import Span, parse_spans
+
+WITHOUT_PRIVATE = {
+    "mha": "MHA keeps every head's keys and values whole: nothing is shared, so there is no private share to show.",
+    "gqa": "GQA keeps each group's keys and values whole: there is no private share to show.",
+    "mqa": "MQA has one key and one value for all heads: nothing is private.",
+    "mla": "MLA keeps one latent for all heads: scores part into content and position, outputs do not part.",
+}
+
+
+def probe(
+    source: str | os.PathLike[str] | HookedModel,
+    prompt: str | Sequence[int],
+    *,
+    spans: Sequence[str | Span] = (),
+    max_new_tokens: int = 20,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    top: int = 4,
+    path: Asked = "auto",
+    origin: dict[str, Any] | None = None,
+    on_text: Listener | None = None,
+    out: str | os.PathLike[str] | None = None,
+) -> Probe:
+    r"""Generate from a prompt, and record for every new token what each head looked at when it was chosen.
+
+    Parameters
+    ----------
+    source
+        A checkpoint's path or the name of one that ships, or a `HookedModel` (edits and hooks on it stay in force).
+    prompt
+        Text, or tokens.
+    spans
+        Stretches of the prompt whose attention is wanted: `Span`, or ``"name=start:end"`` in tokens, or
+        ``"name=text"``.
+    max_new_tokens, temperature, top_k, top_p, seed
+        As for `HookedModel.generate`.
+    top
+        How many of the strongest positions to keep a head and step.
+    path
+        Which implementation decodes.
+    origin
+        Where a model in memory comes from (`Checkpoint.describe`), for the record.
+    on_text
+        Called with each new piece of text as it comes.
+    out
+        Directory to save to.
+
+    Raises
+    ------
+    ValueError
+        If an option cannot be, a span is not in the prompt, or the prompt is empty.
+    CheckpointError
+        If the checkpoint cannot be loaded.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> found = hs.probe("lrkv", "def add(a, b):\n    return", max_new_tokens=2, spans=["names=(a, b)"])
+    >>> len(found.table) == 2 * 4 * 8  # steps, layers, heads
+    True
+    """
+    if not isinstance(source, HookedModel):
+        checkpoint = open_checkpoint(source)
+        source, origin = checkpoint.load(), checkpoint.describe()
+    model = source.eval()
+    tokens = model.tokenize(prompt)[0][0].tolist() if isinstance(prompt, str) else [int(token) for token in prompt]
+    if not tokens:
+        raise ValueError("the prompt is empty: there is nothing to go on from")
+    text = prompt if isinstance(prompt, str) else None
+    chosen = parse_spans(spans, text, tokens, model.tokenizer)
+    asked = Probes(top=top, spans=torch.tensor([[[s.start, s.stop] for s in chosen]]) if chosen else None)
+    steps = model.stream(
+        torch.tensor([tokens], device=model.device),
+        max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        probes=asked,
+        path=path,
+    )
+    record = {
+        "kind": "probe of a generation",
+        "checkpoint": origin or model.describe(),
+        "config": model.config.to_dict(),
+        "prompt": text,
+        "sampling": {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed},
+        "without_private": WITHOUT_PRIVATE.get(model.config.attention.variant, "Outputs have no private part here."),
+    }
+    result = assemble(_seen(model, steps), tokens, chosen, model.tokenizer, record, on_text)
+    if out is not None:
+        result.save(out)
+    return result
+
+
+def _seen(model: HookedModel, steps: Iterator[NewTokens]) -> Iterator[Seen]:
+    for step in steps:
+        layers = {
+            layer: Looked(
+                _needed(made.decoded.probes),
+                made.score_parts,
+                output_norms(made.summands, model.attention(layer).W_O),
+                made.output_parts,
+            )
+            for layer, made in step.looked.items()
+        }
+        if not layers:
+            raise ValueError(
+                "no layer was decoded while looking: a hook on hook_pattern or hook_attn_scores wants the pattern "
+                "written out; look at it there"
+            )
+        yield Seen(int(step.tokens[0]), layers, next(iter(step.looked.values())).decoded.path)
+
+
+def _needed(values: ProbeValues | None) -> ProbeValues:
+    if values is None:
+        raise ValueError("a decode step came back without probes")
+    return values

@@ -1,0 +1,143 @@
+"""What a probe of a generation gives back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pandas as pd
+
+from ..plots.generation import looked_map, step_map
+from ..plots.terminal import probe_table
+from ..results import Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+SHOWN = 12
+"""Heads in the terminal's table."""
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Probe(Result):
+    """What each head looked at, token by token.
+
+    Parameters
+    ----------
+    table
+        One row per step, layer and head. Step 0 chose the first new token, and its query stands at the prompt's last
+        position. ``entropy`` (nats) and ``distance`` (positions) of the attention; ``lift_NAME``: how far that part of
+        the score lifts what is looked at above the average position (nats); ``output_NAME``: length of that part of
+        what the head adds to the residual stream; ``private_share``: the private part's share of both lengths;
+        ``mass_NAME``: attention to a span; ``top_position`` and ``top_weight``: where it looks most.
+    strongest
+        The strongest positions of each, one row a position.
+    tokens
+        Prompt and new tokens, one row a position: number, text, whether it is new.
+    record
+        What was run.
+    """
+
+    strongest: pd.DataFrame
+    tokens: pd.DataFrame
+
+    stem: ClassVar[str] = "probe"
+
+    @property
+    def text(self) -> str:
+        """The new text."""
+        return self.record["generated"]
+
+    def title(self) -> str:
+        """Return whose generation this is."""
+        return f"Generation of {self.record['checkpoint']['path'] or 'a model in memory'}"
+
+    def summary(self) -> str:
+        """Return what was generated, and which head looked hardest at what when the first new token was chosen."""
+        first = self._first()
+        lines = [f"{self.record['prompt_tokens']} tokens of prompt, then {self.text!r}."]
+        if "top_weight" in first:
+            row = first.loc[first["top_weight"].idxmax()]
+            lines.append(
+                f"When it chose {self._token(self.record['prompt_tokens'])!r}, {_name(row)} looked hardest: "
+                f"{100 * row['top_weight']:.0f} % at position {int(row['top_position'])} "
+                f"({self._token(int(row['top_position']))!r})."
+            )
+        for span in self.record["spans"]:
+            row = first.loc[first[f"mass_{span['name']}"].idxmax()]
+            mass = row[f"mass_{span['name']}"]
+            even = (span["stop"] - span["start"]) / self.record["prompt_tokens"]
+            lines.append(
+                f"Span {span['name']}: {_name(row)} gives it most, {100 * mass:.0f} % (all alike would be "
+                f"{100 * even:.0f} %)."
+            )
+        return "\n".join(lines)
+
+    def reading(self) -> str:
+        """Return what private parts did, or why there are none."""
+        if "private_share" not in self.table:
+            return self.record["without_private"]
+        first = self._first()
+        row = first.loc[first["private_share"].idxmax()]
+        lifted = first.loc[first["lift_private"].idxmax()]
+        return (
+            "Private share of what heads add to the residual stream: "
+            f"{100 * self.table['private_share'].mean():.0f} % on average; at the first new token most in {_name(row)}, {100 * row['private_share']:.0f} %. "
+            f"Private keys steer {_name(lifted)} most: they lift what it looks at by {lifted['lift_private']:.2f} nats "
+            f"above the average position, shared ones by {lifted['lift_shared']:.2f}."
+        )
+
+    def terminal(self) -> tuple[list[Table], list[str]]:
+        """Return the heads that matter at the first new token, and what they show."""
+        first = self._first()
+        by = f"mass_{self.record['spans'][0]['name']}" if self.record["spans"] else "top_weight"
+        shown = first.sort_values(by, ascending=False).head(SHOWN) if by in first else first.head(SHOWN)
+        names = {int(row["position"]): row["text"] for row in self.tokens.to_dict("records")}
+        spans = [span["name"] for span in self.record["spans"]]
+        title = f"What heads looked at when {self._token(self.record['prompt_tokens'])!r} was chosen"
+        if len(first) > len(shown):
+            title += f" ({len(shown)} of {len(first)} heads, by {by.replace('_', ' ')})"
+        lines = [*self.summary().splitlines(), self.reading()]
+        return [probe_table(pd.DataFrame(shown), names, spans, title)], lines
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return the table, the strongest positions and the tokens."""
+        return {self.stem: self.table, "strongest": self.strongest, "tokens": self.tokens}
+
+    def pictures(self) -> dict[str, Callable[[], Figure]]:
+        """Return entropy by head and step, where the first new token looked, each span's mass, and private shares."""
+        drawn: dict[str, Callable[[], Figure]] = {"entropy.png": lambda: self.map("entropy", "entropy (nats)")}
+        if len(self.strongest):
+            drawn["looked.png"] = self.looked
+        for span in self.record["spans"]:
+            name = span["name"]
+            drawn[f"span-{name}.png"] = lambda name=name: self.map(f"mass_{name}", f"attention to {name}", top=1.0)
+        if "private_share" in self.table:
+            drawn["private-share.png"] = lambda: self.map("private_share", "private share of the output", top=1.0)
+        return drawn
+
+    def map(self, column: str, label: str, top: float | None = None) -> Figure:
+        """Draw a column of the table, heads down and new tokens across."""
+        new = self.tokens[self.tokens["new"]]["text"].tolist()
+        return step_map(self.table, column, label=label, tokens=new, title=f"{self.title()}: {label}", top=top)
+
+    def looked(self, step: int = 0) -> Figure:
+        """Draw where each head looked when a step's token was chosen."""
+        upto = self.tokens[self.tokens["position"] < self.record["prompt_tokens"] + step]
+        rows = pd.DataFrame(self.strongest[self.strongest["step"] == step])
+        chosen = self._token(self.record["prompt_tokens"] + step)
+        title = f"{self.title()}: where heads looked when {chosen!r} was chosen"
+        return looked_map(rows, upto["text"].tolist(), title=title)
+
+    def _first(self) -> pd.DataFrame:
+        return pd.DataFrame(self.table[self.table["step"] == 0])
+
+    def _token(self, position: int) -> str:
+        return str(self.tokens["text"].iloc[position])
+
+
+def _name(row: Any) -> str:
+    return f"L{int(row['layer'])}H{int(row['head'])}" if not math.isnan(row["layer"]) else "no head"
