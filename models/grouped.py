@@ -19,7 +19,7 @@ from .factors import BilinearForm, Factors
 from .folding import fold_qk_gains, note_left_out, stack
 from .norms import Norm
 from .rope import Rotary
-from .variant import PlainHeads, register, require_positive
+from .variant import CachePart, PlainHeads, register, require_positive
 
 
 @register
@@ -64,9 +64,13 @@ class GroupedConfig(PlainHeads):
         """Number of key/value groups."""
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
 
-    def cache_width(self, rank_multiple: int = 1) -> int:
+    def cache_parts(self, rank_multiple: int = 1) -> tuple[CachePart, ...]:
         """Return a key and a value a group."""
-        return 2 * self.n_groups * self.d_head
+        return (CachePart("key and value", 2 * self.d_head, self.n_groups),)
+
+    def decode_products(self, length: int) -> int:
+        """Return a score and a weighted value of `d_head` a head and past token."""
+        return 2 * self.n_heads * self.d_head * length
 
     def kv_parameters(self, d_model: int) -> int:
         """Return one projection for keys and one for values."""

@@ -10,6 +10,7 @@ O'Neill, Clancy, Matskevichus, Reid, Low-Rank Key Value Attention (arXiv 2601.11
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +24,7 @@ from .factors import BilinearForm, Factors, SharedPlusPrivate
 from .folding import fold_qk_gains, matrix, note_left_out, stack
 from .norms import Norm
 from .rope import Rotary
-from .variant import PlainHeads, register
+from .variant import CachePart, PlainHeads, register
 
 RESIDUAL_RATIO = 0.1
 """``|U B^T| / |W_S|`` at initialisation: near MQA, yet both factors get a gradient (neither is zero)."""
@@ -66,13 +67,51 @@ class LRKVConfig(PlainHeads):
         """Every head has a key of its own once the residual is added."""
         return self.n_heads
 
-    def cache_width(self, rank_multiple: int = 1) -> int:
-        """Return a shared row and a narrow one a head, for keys and again for values."""
-        return 2 * (self.d_head + self.n_heads * -(-self.rank // rank_multiple) * rank_multiple)
+    def cache_parts(self, rank_multiple: int = 1) -> tuple[CachePart, ...]:
+        """Return a shared row and a narrow one a head, for keys and again for values; and what the joint norm needs.
+
+        Shared and private part of a key are normed together, and the divisor depends on their sum: one scalar a head.
+        """
+        padded = -(-self.rank // rank_multiple) * rank_multiple
+        parts = (CachePart("shared rows", 2 * self.d_head, 1), CachePart("private rows", 2 * padded, self.n_heads))
+        return parts if self.qk_norm is None else (*parts, CachePart("key norm", 1, self.n_heads))
+
+    def decode_products(self, length: int) -> int:
+        """Return both branches of score and value a past token, and twice `B` a step: ``1 + r/d_h + r/T`` of MHA's.
+
+        References
+        ----------
+        arXiv 2601.11471v3, equations 6 and 7: the query goes through `B` once, the values are reduced before `B`.
+        """
+        return 2 * self.n_heads * (length * (self.d_head + self.rank) + self.rank * self.d_head)
 
     def kv_parameters(self, d_model: int) -> int:
         """Return the shared base and both factors of each head's residual, for keys and again for values."""
         return 2 * (d_model * self.d_head + self.n_heads * self.rank * (d_model + self.d_head))
+
+
+def rank_for(ratio: float, n_heads: int, d_head: int) -> int:
+    """Return the largest LRKV rank whose cache is at most `ratio` of MHA's: ``floor(d_head (ratio - 1 / n_heads))``.
+
+    Raises
+    ------
+    ValueError
+        If not even rank 1 fits, or the ratio would need a rank above `d_head`.
+
+    Examples
+    --------
+    >>> rank_for(0.5, 18, 128), rank_for(1 / 3, 18, 128)
+    (56, 35)
+    """
+    # A ratio meant to hit a rank exactly must not lose it to rounding.
+    rank = math.floor(d_head * (ratio - 1 / n_heads) + 1e-9)
+    if not 1 <= rank <= d_head:
+        low, high = 1 / n_heads + 1 / d_head, 1 / n_heads + 1
+        raise ValueError(
+            f"cache ratio should be between {low:.4f} (rank 1) and {high:.4f} (rank {d_head}) "
+            f"for {n_heads} heads of {d_head} but got {ratio}"
+        )
+    return rank
 
 
 class SharedAndPrivate(nn.Module):

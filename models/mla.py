@@ -23,7 +23,7 @@ from .factors import BilinearForm, Factors, Separate, Through
 from .folding import matrix, note_left_out, stack
 from .norms import Norm, require_eps
 from .rope import Rotary
-from .variant import AttentionConfig, register, require_positive
+from .variant import AttentionConfig, CachePart, register, require_positive
 
 
 @register
@@ -81,9 +81,15 @@ class MLAConfig(AttentionConfig):
         """Every head has a key of its own once the latent is expanded."""
         return self.n_heads
 
-    def cache_width(self, rank_multiple: int = 1) -> int:
+    def cache_parts(self, rank_multiple: int = 1) -> tuple[CachePart, ...]:
         """Return the latent and the shared rotary key."""
-        return self.d_latent + self.d_rope
+        latent = CachePart("latent", self.d_latent, 1)
+        return (latent, CachePart("rotary key", self.d_rope, 1)) if self.d_rope else (latent,)
+
+    def decode_products(self, length: int) -> int:
+        """Return what absorbed decode takes: scores and values in the latent, the query in and the output out once."""
+        per_token = 2 * self.d_latent + self.d_rope
+        return self.n_heads * (length * per_token + self.d_latent * (self.d_nope + self.d_value_head))
 
     def kv_parameters(self, d_model: int) -> int:
         """Return the way down to latent and rotary key, and the way up to each head's content key and value."""

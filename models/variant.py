@@ -43,6 +43,30 @@ class QKNorm:
         return Norm(width, self.eps, gain=self.gain)
 
 
+@dataclass(frozen=True)
+class CachePart:
+    """A kind of row that a token leaves in one layer's cache.
+
+    Parameters
+    ----------
+    name
+        What it holds.
+    width
+        Elements of one row.
+    copies
+        Rows a token, dealt out evenly over the heads: 1 is read by all heads, `n_heads` by one head each.
+    """
+
+    name: str
+    width: int
+    copies: int
+
+    @property
+    def elements(self) -> int:
+        """Elements a token and layer."""
+        return self.width * self.copies
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig(ABC):
     """What every variant's configuration has.
@@ -97,14 +121,34 @@ class AttentionConfig(ABC):
         """Columns of a key that rotary positions must turn; None: free to choose, up to `d_key`."""
 
     @abstractmethod
-    def cache_width(self, rank_multiple: int = 1) -> int:
-        """Return the elements that a token leaves in one layer's cache: keys and values, or what they are made from.
+    def cache_parts(self, rank_multiple: int = 1) -> tuple[CachePart, ...]:
+        """Return what a token leaves in one layer's cache: keys and values, or what they are made from.
 
         Parameters
         ----------
         rank_multiple
             What ranks are padded to; 1 counts them as they are (logical), 8 as kernels store them (physical). Variants
             without ranks take no notice.
+        """
+
+    def cache_width(self, rank_multiple: int = 1) -> int:
+        """Return the elements of all `cache_parts` together."""
+        return sum(part.elements for part in self.cache_parts(rank_multiple))
+
+    @property
+    def dense_width(self) -> int:
+        """Elements that a token would leave if every head kept a key and a value of its own (MHA).
+
+        MLA's rotary channel is left out: heads of their own would turn columns of their content keys.
+        """
+        return self.n_heads * (self.d_key - (self.rotary_width or 0) + self.d_value)
+
+    @abstractmethod
+    def decode_products(self, length: int) -> int:
+        """Return the multiply-adds of one query token in one layer: scores and values over a history of `length`.
+
+        Counted is the cheapest exact order for a long history (what is compressed is never expanded); left out is what
+        all variants do alike or once a token: projections of the token, mask, softmax, output.
         """
 
     @abstractmethod

@@ -17,10 +17,10 @@ from ..checkpoints.runs import TrainingRun, open_run
 from ..diversity import Offsets, report
 from ..diversity.settings import Progress
 from ..models.config import ModelConfig
+from ..models.hooked import n_parameters
 from ..plots import loss_against_cache
 from ..plots.terminal import comparison_tables
 from ..results import Result
-from .presets import n_parameters
 from .run import TrainingError
 from .seeds import first_reached, holm, mean_interval
 
