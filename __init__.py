@@ -6,6 +6,7 @@ The verbs:
 - `ablate`: disturb one head after another, and measure what changes in a task;
 - `over_training`: the same over the saved steps of a training run;
 - `compare`: models that were trained alike, side by side;
+- `budget`, `audit`: what a variant costs before anyone trains it; what printed figures cannot be true together;
 - `load`: a checkpoint as a hooked model, with TransformerLens's interface;
 - `open_checkpoint`, `save`: weights on disk, lazily by layer or whole.
 
@@ -19,6 +20,7 @@ import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .budgets import Audit, Budget, audit, budget
     from .checkpoints import open_checkpoint, save
     from .checkpoints.opening import load
     from .diversity import Offsets, Report, Trajectory, over_training, report
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from .training import Comparison, compare
 
 _WHERE = {
+    ".budgets": ("Audit", "Budget", "audit", "budget"),
     ".checkpoints": ("open_checkpoint", "save"),
     ".checkpoints.opening": ("load",),
     ".diversity": ("Offsets", "Report", "Trajectory", "over_training", "report"),
@@ -68,6 +71,8 @@ _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names
 
 __all__ = [
     "Ablation",
+    "Audit",
+    "Budget",
     "CheckpointError",
     "Comparison",
     "FrequencyFactors",
@@ -89,6 +94,8 @@ __all__ = [
     "Trajectory",
     "YarnScaling",
     "ablate",
+    "audit",
+    "budget",
     "compare",
     "load",
     "open_checkpoint",

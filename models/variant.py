@@ -14,6 +14,11 @@ from typing import Any, ClassVar, Literal, TypeVar
 from .norms import Norm, require_eps
 from .rope import Rotary
 
+ELEMENT_BYTES = 2
+"""Of a cache in bfloat16 or float16."""
+RANK_MULTIPLE = 8
+"""What kernels pad LRKV's rank to."""
+
 
 @dataclass(frozen=True)
 class QKNorm:
