@@ -10,7 +10,7 @@ from enum import StrEnum
 from importlib.metadata import version
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -307,13 +307,16 @@ def _give(result: Any, out: Path | None, *, as_json: bool, pictures: bool = True
             typer.echo(f"wrote {path}")
 
 
+# A group's callback gets an instance of the base class, though typer's documentation names the class itself.
+_Context = typer.Context if TYPE_CHECKING else typer.Context.__base__
+
 budget_app = typer.Typer(rich_markup_mode="rich")
 app.add_typer(budget_app, name="budget")
 
 
 @budget_app.callback(invoke_without_command=True)
 def budget(
-    context: typer.Context,
+    context: _Context,
     config: Annotated[
         Path | None, typer.Option(help="A configuration, .json: headscope's own or Hugging Face's config.json.")
     ] = None,

@@ -68,8 +68,8 @@ def budget(
     --------
     >>> import headscope as hs
     >>> found = hs.budget("2.5B-lrkv", lengths="2048")
-    >>> found.batches.set_index("model").loc["2.5B-lrkv", "payload_bytes"] / 2**20
-    157.21875
+    >>> found.batches.set_index("model")["payload_bytes"].to_dict()
+    {'mha': 339738624, '2.5B-lrkv': 164855808}
     """
     storage, chip = Storage(element_bytes, rank_multiple, page), device_from(device)
     batches = _batches(lengths)

@@ -258,19 +258,18 @@ def _centred_rank(row: Row) -> Finding:
 def _disagreements(rows: list[Row]) -> Iterator[Finding]:
     """Yield settings and ratios that two places print differently of one model."""
     for name in (*BACKBONE, *OWN, "ratio"):
-        seen: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+        seen: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for row in rows:
-            key = (row.name,) if name in BACKBONE else (row.name, row.variant)
+            key = row.name, "" if name in BACKBONE else row.variant
             if name == "ratio" and "ratio" in row.figures:
                 seen.setdefault(key, []).append((row.source, row.figures["ratio"][0].text))
             elif name in row.settings and name not in row.filled:
                 seen.setdefault(key, []).append((row.source, str(row.settings[name])))
-        for key, found in seen.items():
+        for (model, variant), found in seen.items():
             if len({value for _, value in found}) > 1:
                 printed = ", ".join(f"{value} ({source})" for source, value in found)
-                variant = key[1] if len(key) > 1 else ""
                 check = f"{name} printed twice" if name != "ratio" else "cache over MHA's printed twice"
-                yield Finding(key[0], variant, found[-1][0], check, printed, "one value", CONTRADICTS)
+                yield Finding(model, variant, found[-1][0], check, printed, "one value", CONTRADICTS)
 
 
 def _twins(rows: list[Row]) -> Iterator[Finding]:

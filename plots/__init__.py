@@ -4,10 +4,19 @@ The plots are a leaf: they import nothing else of headscope, build their `matplo
 (nothing is registered with pyplot, no backend is chosen, nothing is shown) and return it.
 """
 
+from .capacity import cache_against_rank, paper_loss
 from .cost import loss_against_cache
 from .effective_rank import effective_rank
 from .effects import effect_map
 from .over_training import over_training
 from .similarity import head_similarity
 
-__all__ = ["effect_map", "effective_rank", "head_similarity", "loss_against_cache", "over_training"]
+__all__ = [
+    "cache_against_rank",
+    "effect_map",
+    "effective_rank",
+    "head_similarity",
+    "loss_against_cache",
+    "over_training",
+    "paper_loss",
+]
