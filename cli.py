@@ -307,8 +307,10 @@ def _give(result: Any, out: Path | None, *, as_json: bool, pictures: bool = True
             typer.echo(f"wrote {path}")
 
 
-# A group's callback gets an instance of the base class, though typer's documentation names the class itself.
-_Context = typer.Context if TYPE_CHECKING else typer.Context.__base__
+if TYPE_CHECKING:
+    from typer import Context as _Context
+else:
+    _Context = typer.Context.__base__  # what a group's callback is given, though the class itself is to be named
 
 budget_app = typer.Typer(rich_markup_mode="rich")
 app.add_typer(budget_app, name="budget")

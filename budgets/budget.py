@@ -22,9 +22,10 @@ from . import paper
 from .cache import LAYOUTS, PAGE, Batch, Storage, batch_name, cache_bytes, parse_batches, shard
 from .matching import equal_cache
 from .result import Budget
-from .timing import Device, bound_by, device_from, floor_seconds, queries_until_no_gain
+from .timing import Device, bound_by, device_from, floor_seconds, queries_until_no_gain, rotary_arithmetic
 
 DEFAULT_LENGTHS = "2048,8192"
+PRESET_NOTE = "Settings of the paper's Tables 5 and 7; headscope budget audit says what else it prints of them."
 
 
 def budget(
@@ -114,7 +115,7 @@ def _models(model: Any) -> tuple[dict[str, ModelConfig], list[str], dict[str, fl
     """Return the models by name, notes, and parameters where they cannot be counted from the configuration."""
     if model is None:
         note = f"No model was named: these are the LRKV paper's {paper.DEFAULT} models (--preset {paper.DEFAULT})."
-        return paper.preset_models(paper.DEFAULT), [note], {}
+        return paper.preset_models(paper.DEFAULT), [note, PRESET_NOTE], {}
     if isinstance(model, ModelConfig):
         return {"model": model}, [], {}
     if isinstance(model, Mapping):
@@ -122,7 +123,7 @@ def _models(model: Any) -> tuple[dict[str, ModelConfig], list[str], dict[str, fl
             raise ValueError("there is no model to budget")
         return dict(model), [], {}
     if isinstance(model, str) and model in paper.presets():
-        return paper.preset_models(model), [], {}
+        return paper.preset_models(model), [PRESET_NOTE], {}
     text = str(model)
     if text.endswith(".json"):
         layout, name, total = read_config(text), Path(text).stem, math.nan
@@ -224,6 +225,7 @@ def _batch_row(name: str, config: ModelConfig, batch: Batch, storage: Storage, d
         "payload_pct_mha": 100 * held.payload / dense_bytes,
         "operations": operations,
         "arithmetic_ratio": products / dense_products,
+        "rotary_arithmetic_ratio": math.nan if config.rotary is None else rotary_arithmetic(attention, batch),
         "floor_seconds": floor,
         "bound_by": bound_by(held.padded, operations, device),
         "mha_over_floor": mha / floor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -96,6 +97,13 @@ class Budget(Result):
                 f"{row['model']}: no gain once MHA's arithmetic takes {1 / ratio:.3f} of its memory time, on {device} "
                 f"from {ends:.0f} query tokens a reading of the history on (a plain decode step has 1)."
             )
+            rotary = row["rotary_arithmetic_ratio"]
+            if not math.isnan(rotary):
+                found.append(
+                    f"{row['model']} has rotary positions: unless its B is closed under rotation, private keys are "
+                    f"rebuilt block by block, {rotary:.1f} × MHA's arithmetic, and the gain ends at "
+                    f"{ends * ratio / rotary:.0f}."
+                )
         return found
 
     def terminal(self) -> tuple[list[Table], list[str]]:
@@ -112,7 +120,8 @@ class Budget(Result):
             f"{device['name']}: {device['bandwidth'] / 1e12:g} TB/s, {device['flops'] / 1e12:g} TFLOP/s "
             f"({device['source']}). MiB: {MIB:,} bytes."
         )
-        return tables, [about, *self.reading().splitlines()]
+        notes = self.record["notes"]
+        return tables, [*notes, about, *self.reading().splitlines()[len(notes) :]]
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the table and the three others."""

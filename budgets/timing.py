@@ -8,8 +8,10 @@ cache's ratio `c` and the arithmetic's `a = 1 + r / d_head + r / T`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..models.lrkv import LRKVConfig
 from ..models.variant import AttentionConfig
 
 
@@ -106,7 +108,7 @@ def gain_ends_at(cache_ratio: float, arithmetic_ratio: float) -> float:
 def queries_until_no_gain(
     attention: AttentionConfig, length: int, device: Device, *, element_bytes: int, rank_multiple: int
 ) -> float:
-    """Return how many query tokens must share a reading of the history until a variant's floor is no lower than MHA's.
+    """Return from how many query tokens a reading of the history on a variant's floor is no lower than MHA's.
 
     A step has one query token a request. Several tokens verified at once (speculative decoding) or requests with one
     prefix do more arithmetic on the same bytes.
@@ -117,3 +119,11 @@ def queries_until_no_gain(
     # One query token of MHA: 2 operations on each element, which is read once.
     one = (2 / device.flops) / (element_bytes / device.bandwidth)
     return balance / one
+
+
+def rotary_arithmetic(attention: AttentionConfig, lengths: Sequence[int]) -> float:
+    """Return LRKV's arithmetic over MHA's where rotary positions make it rebuild private keys; NaN for others."""
+    if not isinstance(attention, LRKVConfig):
+        return math.nan
+    products = sum(attention.decode_products_rotary(length) for length in lengths)
+    return products / (attention.dense_width * sum(lengths))

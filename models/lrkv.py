@@ -85,6 +85,16 @@ class LRKVConfig(PlainHeads):
         """
         return 2 * self.n_heads * (length * (self.d_head + self.rank) + self.rank * self.d_head)
 
+    def decode_products_rotary(self, length: int) -> int:
+        """Return the same where rotary positions meet a `B` of any kind: private keys are rebuilt, a block at a time.
+
+        The rotation comes between the coordinates and the query, ``q (z B^T D_j)^T``, and can be moved before `B` only
+        if the span of `B` is closed under it. So each past token's private key is expanded, added to the shared one and
+        rotated; the value side stays as it is.
+        """
+        keys = length * (self.rank + 1) * self.d_head
+        return self.n_heads * (keys + length * (self.d_head + self.rank) + self.rank * self.d_head)
+
     def kv_parameters(self, d_model: int) -> int:
         """Return the shared base and both factors of each head's residual, for keys and again for values."""
         return 2 * (d_model * self.d_head + self.n_heads * self.rank * (d_model + self.d_head))

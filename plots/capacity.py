@@ -16,8 +16,10 @@ from . import style
 from .labels import name_points
 from .variants import VARIANTS, display_name, tint
 
-HEADS = (4, 8, 16, 32, 64)
+HEADS = (4, 8, 64)
 SHARES = (1 / 16, 1 / 4, 1 / 2)
+MARGIN = 1.16
+"""Room for names right of the ends, in ranks."""
 TOP = 132
 """Percent: a little above four heads at full rank."""
 MODEL_COLUMNS = ("model", "variant", "n_heads", "d_head", "setting", "value", "cache_pct_mha", "cache_physical_pct_mha")
@@ -68,7 +70,7 @@ def cache_against_rank(models: pd.DataFrame) -> Figure:
         for ax, x in ((left, row["value"]), (right, row["n_heads"])):
             places[ax] += [_point(ax, row, x)] if row["variant"] == "lrkv" else []
             if row["variant"] != "lrkv":
-                _level(ax, row)
+                _level(ax, row, 1 / MARGIN if ax is left else 1.0)
     for ax in (left, right):
         ax.set_ylim(0, TOP)
         ax.spines[["top", "right"]].set_visible(False)
@@ -83,7 +85,9 @@ def cache_against_rank(models: pd.DataFrame) -> Figure:
 
 def _against_rank(ax: Axes, width: int, heads: int) -> None:
     lowest = 0.0
-    for count in sorted({*HEADS, heads}, reverse=True):
+    # A line beside the models' own could not be told from it.
+    others = {count for count in HEADS if not 2 / 3 < count / heads < 3 / 2}
+    for count in sorted({*others, heads}, reverse=True):
         own = count == heads
         share = [100 / count, 100 / count + 100]
         ax.plot([0, width], share, color="0.1" if own else "0.65", linewidth=1.6 if own else 0.9, label=f"H = {count}")
@@ -92,7 +96,7 @@ def _against_rank(ax: Axes, width: int, heads: int) -> None:
         lowest = y + 5
         name = {"fontsize": 9, "color": "0.1" if own else "0.45", "va": "center"}
         ax.text(1.02 * width, y, f"H = {count}", **name)
-    ax.set_xlim(0, 1.16 * width)
+    ax.set_xlim(0, MARGIN * width)
     ax.set_xticks(np.linspace(0, width, 5))
     ax.set_xlabel("rank r")
 
@@ -140,8 +144,10 @@ def _point(ax: Axes, row: dict[str, Any], x: float) -> tuple[float, float, str, 
     return x, logical, f"{row['model']}: {logical:.1f} %", colour
 
 
-def _level(ax: Axes, row: dict[str, Any]) -> None:
-    ax.axhline(row["cache_pct_mha"], color=VARIANTS[row["variant"]][0], linewidth=1.1, linestyle=":", zorder=1)
+def _level(ax: Axes, row: dict[str, Any], ends: float) -> None:
+    ax.axhline(
+        row["cache_pct_mha"], xmax=ends, color=VARIANTS[row["variant"]][0], linewidth=1.1, linestyle=":", zorder=1
+    )
 
 
 def _name_levels(ax: Axes, rows: list[dict[str, Any]]) -> None:

@@ -59,6 +59,14 @@ def test_arithmetic_and_floors_of_a_batch(preset):
     assert long["mha_over_floor"] == dense["floor_seconds"] / long["floor_seconds"]
 
 
+def test_rotary_positions_with_any_b_multiply_lrkvs_arithmetic(preset):
+    """``(r d_head + 2 d_head + r) / (2 d_head)`` for a long history, of rank 55 and heads of 128: 28.7 times MHA's."""
+    found = one(preset.batches, model="lrkv", batch="8192")["rotary_arithmetic_ratio"]
+    assert found == pytest.approx((55 * 128 + 2 * 128 + 55 + 55 * 128 / 8192) / 256, rel=1e-15)
+    assert preset.batches.loc[preset.batches["model"] != "lrkv", "rotary_arithmetic_ratio"].isna().all()
+    assert "28.7 × MHA's arithmetic, and the gain ends at 6." in preset.reading()
+
+
 def test_devices_are_dealt_the_heads(preset):
     found = one(preset.parallel, model="lrkv", batch="2048", layout="replicated")
     assert found["total_pct_mha"] == pytest.approx(100 * (3 / 18 + 55 / 128), rel=1e-15)

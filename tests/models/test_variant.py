@@ -23,6 +23,20 @@ def factored(attention: LRKVConfig) -> None:
     out + torch.einsum("hr,hdr->hd", torch.einsum("ht,htr->hr", scores, private), up)
 
 
+def rebuilt(q, z, shared, up, weights):
+    keys = torch.einsum("htr,hdr->htd", z, up) + shared  # then rotated, which no product counts
+    torch.einsum("hd,htd->ht", q, keys)
+    torch.einsum("hr,hdr->hd", torch.einsum("ht,htr->hr", weights, z), up) + torch.einsum("ht,td->hd", weights, shared)
+
+
+def test_rebuilding_private_keys_multiplies_by_rank():
+    tensors = torch.ones(H, D), torch.ones(H, T, R), torch.ones(T, D), torch.ones(H, D, R), torch.ones(H, T)
+    with FlopCounterMode(display=False) as counter:
+        rebuilt(*tensors)
+    attention = LRKVConfig(n_heads=H, d_head=D, rank=R)
+    assert 2 * attention.decode_products_rotary(T) == counter.get_total_flops()
+
+
 def absorbed(attention: MLAConfig) -> None:
     latent, rotary = torch.ones(T, 10), torch.ones(T, 4)
     inside = torch.einsum("hn,hnc->hc", torch.ones(H, 5), torch.ones(H, 5, 10))
