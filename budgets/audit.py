@@ -14,7 +14,9 @@ import pandas as pd
 
 from ..plots.budget_tables import findings_table
 from ..results import Result
-from .checks import AGREES, CONTRADICTS, NAME_TOLERANCE, SAME_TEXT, UNKNOWN, check_all
+from .between import SAME_TEXT, bytes_a_token, disagreements, twins
+from .checks import NAME_TOLERANCE, check_row
+from .finding import AGREES, CONTRADICTS, UNKNOWN
 from .printed import read_table
 
 if TYPE_CHECKING:
@@ -95,7 +97,9 @@ def audit(table: str | os.PathLike[str] | None = None, *, out: str | os.PathLike
     'fits 36 layers (not 32 of Table 5)'
     """
     path = PAPER if table is None else Path(table).expanduser()
-    findings = check_all(read_table(path))
+    rows = read_table(path)
+    findings = [finding for row in rows for finding in check_row(row, rows)]
+    findings += [*disagreements(rows), *twins(rows), *bytes_a_token(rows)]
     if not findings:
         raise ValueError(f"{path} prints nothing that can be checked: no cache, ratio, parameters, loss or rank")
     result = Audit(

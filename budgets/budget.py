@@ -25,6 +25,7 @@ from .result import Budget
 from .timing import Device, bound_by, device_from, floor_seconds, queries_until_no_gain, rotary_arithmetic
 
 DEFAULT_LENGTHS = "2048,8192"
+BASELINE = "mha"
 PRESET_NOTE = "Settings of the paper's Tables 5 and 7; headscope budget audit says what else it prints of them."
 
 
@@ -129,7 +130,7 @@ def _models(model: Any) -> tuple[dict[str, ModelConfig], list[str], dict[str, fl
         layout, name, total = read_config(text), Path(text).stem, math.nan
     else:
         opened = open_checkpoint(text)
-        layout, name = opened.layout, Path(text).name
+        layout, name = opened.layout, Path(text).resolve().name
         total = float(sum(math.prod(opened.store.shape(stored)) for stored in opened.store.names()))
     if layout.report_only is None:
         return {name: layout.config}, [], {}
@@ -137,15 +138,15 @@ def _models(model: Any) -> tuple[dict[str, ModelConfig], list[str], dict[str, fl
     if "experts" not in layout.report_only:
         return {name: layout.config}, notes, {}
     notes.append("Parameters in all are " + ("not known." if math.isnan(total) else "those of the stored tensors."))
-    return {name: layout.config}, notes, {name: total, "mha": math.nan}
+    return {name: layout.config}, notes, {name: total, BASELINE: math.nan}
 
 
 def _with_baseline(models: dict[str, ModelConfig]) -> dict[str, ModelConfig]:
     """Put MHA with the same heads before a model that stands without one."""
     if any(config.attention.variant == "mha" for config in models.values()):
         return models
-    first = next(iter(models.values()))
-    return {"mha": dense(first), **models}
+    name = BASELINE if BASELINE not in models else f"{BASELINE}, same heads"
+    return {name: dense(next(iter(models.values()))), **models}
 
 
 def dense(config: ModelConfig) -> ModelConfig:

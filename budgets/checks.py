@@ -1,64 +1,31 @@
-"""What can be recomputed of a printed figure, and what cannot be true together."""
+"""What can be recomputed of one row of printed figures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import combinations
-from statistics import median
+from functools import cache, lru_cache
 
 from ..models.config import ModelConfig
 from ..models.hooked import n_parameters
 from ..models.mlp import MLPConfig
 from ..models.norms import NormConfig
 from .explain import LAYERS, Changes, as_ranges, in_words, search
+from .finding import AGREES, CONTRADICTS, UNKNOWN, Finding
 from .printed import BACKBONE, OWN, Figure, Row
 
-AGREES, CONTRADICTS, UNKNOWN = "agrees", "contradicts", "cannot be checked"
 NAME_TOLERANCE = 0.05
 """A size in a model's name is nominal: up to this share off, it counts as right."""
-SAME_TEXT = 0.05
-"""Bytes a token of one vocabulary and corpus differ by no more than this share."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A check with its outcome.
-
-    Parameters
-    ----------
-    name, variant, source
-        Whose figure it is and where it stands.
-    check
-        What was checked.
-    printed, computed
-        What is printed, and what comes out, with units.
-    verdict
-        `AGREES`, `CONTRADICTS` or `UNKNOWN`.
-    explanation
-        What would make it true, or what is missing.
-    """
-
-    name: str
-    variant: str
-    source: str
-    check: str
-    printed: str
-    computed: str
-    verdict: str
-    explanation: str = ""
-
-
-def check_all(rows: list[Row]) -> list[Finding]:
-    """Return every check of every row, then those between rows."""
-    found = [finding for row in rows for finding in check_row(row, rows)]
-    return [*found, *_disagreements(rows), *_twins(rows), *_bytes_a_token(rows)]
 
 
 def check_row(row: Row, rows: list[Row]) -> Iterator[Finding]:
     """Yield what can be said of one row by itself (`rows` name its sister models)."""
+    if not row.missing("heads", "d_head", *row.needs()):
+        try:
+            row.attention()
+        except ValueError as error:
+            yield _finding(row, "settings", _settings(row), "no such layer", False, str(error))
+            return
     if "bytes" in row.figures:
         yield _cache(row)
     if "dense_bytes" in row.figures:
@@ -78,6 +45,10 @@ def _finding(row: Row, check: str, printed: str, computed: str, agrees: bool, ex
     return Finding(row.name, row.variant, row.source, check, printed, computed, verdict, explanation)
 
 
+def _settings(row: Row) -> str:
+    return ", ".join(f"{name} {row.settings[name]}" for name in ("heads", "d_head", *row.needs()))
+
+
 def _unknown(row: Row, check: str, printed: str, missing: list[str]) -> Finding:
     said = f"not known: {', '.join(missing)}"
     return Finding(row.name, row.variant, row.source, check, printed, "–", UNKNOWN, said)
@@ -89,11 +60,6 @@ def _unknown(row: Row, check: str, printed: str, missing: list[str]) -> Finding:
 def _bytes_of(row: Row, elements: int, changes: Changes) -> int:
     s = row.settings | changes
     return elements * s["element_bytes"] * s["layers"] * s["requests"] * s["length"]
-
-
-def _own_bytes(row: Row, changes: Changes) -> int:
-    own = {name: value for name, value in changes.items() if name in OWN}
-    return _bytes_of(row, row.attention(**own).cache_width(), changes)
 
 
 def _dense_bytes(row: Row, changes: Changes) -> int:
@@ -108,12 +74,20 @@ def _cache(row: Row) -> Finding:
     figures, dense = row.figures["bytes"], row.figures.get("dense_bytes")
     if missing := row.missing("layers", "heads", "d_head", "length", *row.needs()):
         return _unknown(row, "cache", figures[0].text, missing)
-    value = _own_bytes(row, {})
+
+    @cache  # the search asks for each setting again with every number of layers
+    def width(own: tuple[tuple[str, int], ...]) -> int:
+        return row.attention(**dict(own)).cache_width()
+
+    def computed(changes: Changes) -> int:
+        own = tuple((name, value) for name, value in changes.items() if name in OWN)
+        return _bytes_of(row, width(own), changes)
 
     def fits(changes: Changes) -> bool:
         beside = dense is None or _any_agrees(dense, _dense_bytes(row, changes))
-        return beside and _any_agrees(figures, _own_bytes(row, changes))
+        return beside and _any_agrees(figures, computed(changes))
 
+    value = computed({})
     agrees = _any_agrees(figures, value)
     settings = ("layers", "length", "element_bytes", *OWN)
     explanation = "" if agrees else in_words(row, search(row, fits, settings))
@@ -250,68 +224,3 @@ def _centred_rank(row: Row) -> Finding:
     inside = figure.low <= cap if figure.high < math.inf else figure.low < cap
     explanation = "" if inside else f"fits an uncentred rank, whose cap is {cap + 1}, or more heads"
     return _finding(row, "centred effective rank", figure.text, f"at most {cap}", inside, explanation)
-
-
-# -- between rows ----------------------------------------------------------------------------------------------------
-
-
-def _disagreements(rows: list[Row]) -> Iterator[Finding]:
-    """Yield settings and ratios that two places print differently of one model."""
-    for name in (*BACKBONE, *OWN, "ratio"):
-        seen: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        for row in rows:
-            key = row.name, "" if name in BACKBONE else row.variant
-            if name == "ratio" and "ratio" in row.figures:
-                seen.setdefault(key, []).append((row.source, row.figures["ratio"][0].text))
-            elif name in row.settings and name not in row.filled:
-                seen.setdefault(key, []).append((row.source, str(row.settings[name])))
-        for (model, variant), found in seen.items():
-            if len({value for _, value in found}) > 1:
-                printed = ", ".join(f"{value} ({source})" for source, value in found)
-                check = f"{name} printed twice" if name != "ratio" else "cache over MHA's printed twice"
-                yield Finding(model, variant, found[-1][0], check, printed, "one value", CONTRADICTS)
-
-
-def _twins(rows: list[Row]) -> Iterator[Finding]:
-    """Yield models that one place prints with the same settings and different numbers of parameters."""
-    sized = [row for row in rows if "parameters" in row.figures]
-    for first, second in combinations(sized, 2):
-        same = first.settings == second.settings and first.variant == second.variant
-        texts = first.figures["parameters"][0].text, second.figures["parameters"][0].text
-        if same and first.source == second.source and texts[0] != texts[1]:
-            yield Finding(
-                f"{first.name}, {second.name}",
-                first.variant,
-                first.source,
-                "same settings",
-                f"{texts[0]} and {texts[1]} parameters",
-                "one number",
-                CONTRADICTS,
-                "one of the two rows is a copy",
-            )
-
-
-def _bytes_a_token(rows: list[Row]) -> Iterator[Finding]:
-    """Yield what each place's losses imply about bytes a token: ``loss / (bits a byte · ln 2)``."""
-    seen: dict[str, list[float]] = {}
-    for row in rows:
-        if {"loss", "bits_per_byte"} <= set(row.figures):
-            loss, bits = row.figures["loss"][0].value, row.figures["bits_per_byte"][0].value
-            seen.setdefault(row.source, []).append(loss / (bits * math.log(2)))
-    if len(seen) < 2:
-        return
-    middle = {source: median(values) for source, values in seen.items()}
-    usual = sorted(middle.values())[(len(middle) - 1) // 2]
-    for source, value in middle.items():
-        others = ", ".join(f"{other:.2f} ({where})" for where, other in middle.items() if where != source)
-        agrees = abs(value / usual - 1) <= SAME_TEXT
-        yield Finding(
-            "all",
-            "",
-            source,
-            "bytes a token",
-            f"{value:.2f} by its losses",
-            others,
-            AGREES if agrees else CONTRADICTS,
-            "" if agrees else "another vocabulary or text, or bits a byte of another",
-        )

@@ -150,6 +150,19 @@ def test_what_is_missing_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("cells", "printed", "words"),
+    [
+        ({"rank": "9"}, "heads 4, d_head 8, rank 9", "integer from 1 to d_head=8"),
+        ({"variant": "gqa", "groups": "3"}, "heads 4, d_head 8, groups 3", "should divide n_heads=4"),
+    ],
+)
+def test_settings_that_no_layer_can_have_contradict_themselves(tmp_path, cells, printed, words):
+    (found,) = audited(tmp_path, heads="4", d_head="8", ratio="50", **cells).to_dict("records")
+    assert (found["check"], found["printed"], found["verdict"]) == ("settings", printed, "contradicts")
+    assert words in found["explanation"]
+
+
+@pytest.mark.parametrize(
     ("cells", "words"),
     [
         ({"colour": "red"}, "columns colour that no check reads"),
