@@ -3,7 +3,7 @@
 from .audit import Audit, audit
 from .budget import budget
 from .cache import CacheBytes, Sharded, Storage, cache_bytes, parse_batches, shard
-from .matching import Match, equal_cache
+from .matching import Match, equal_cache, largest_rank
 from .paper import preset_models, presets
 from .result import Budget
 from .timing import DEVICES, Device, floor_seconds
@@ -22,6 +22,7 @@ __all__ = [
     "cache_bytes",
     "equal_cache",
     "floor_seconds",
+    "largest_rank",
     "parse_batches",
     "preset_models",
     "presets",

@@ -32,6 +32,19 @@ class Match:
     attention: AttentionConfig
 
 
+def largest_rank(ratio: float, n_heads: int, d_head: int) -> int:
+    """Return the largest LRKV rank within a share of MHA's cache, at most `d_head`; 0 if not even rank 1 fits.
+
+    Examples
+    --------
+    >>> largest_rank(1 / 2, 18, 128), largest_rank(1 / 3, 18, 128), largest_rank(0.06, 18, 128)
+    (56, 35, 0)
+    """
+    if ratio + 1e-9 < 1 / n_heads + 1 / d_head:
+        return 0
+    return rank_for(min(ratio, 1 + 1 / n_heads), n_heads, d_head)
+
+
 def equal_cache(attention: AttentionConfig, *, d_rope: int | None = None) -> list[Match]:
     """Return what fits into the (logical) cache of `attention`, with the same heads.
 
@@ -48,11 +61,8 @@ def equal_cache(attention: AttentionConfig, *, d_rope: int | None = None) -> lis
     heads, width, elements = attention.n_heads, attention.d_value, attention.cache_width()
     d_rope = width // 2 // 2 * 2 if d_rope is None else d_rope
     found: list[Match] = []
-    try:
-        rank = rank_for(min(elements / (2 * heads * width), 1 + 1 / heads), heads, width)
+    if rank := largest_rank(elements / (2 * heads * width), heads, width):
         found.append(Match("lrkv", rank, "within", LRKVConfig(n_heads=heads, d_head=width, rank=rank)))
-    except ValueError:  # not even rank 1 fits
-        pass
     counts = [count for count in range(1, heads + 1) if heads % count == 0]
     within = [count for count in counts if 2 * count * width <= elements]
     above = [count for count in counts if 2 * count * width > elements]

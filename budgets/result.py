@@ -12,6 +12,7 @@ import pandas as pd
 from ..plots.budget_tables import MIB, batch_table, equal_table, model_table, parallel_table
 from ..plots.capacity import cache_against_rank, paper_loss
 from ..results import Result
+from .matching import largest_rank
 from .paper import losses
 
 if TYPE_CHECKING:
@@ -60,12 +61,18 @@ class Budget(Result):
 
     def reading(self) -> str:
         """Return what to mind: norms and position channels, where a smaller cache stops helping, what is left out."""
-        lines = [*self.record["notes"], *self._norms(), *self._gains()]
+        lines = [*self.record["notes"], *self._ranks(), *self._norms(), *self._gains()]
         lines.append(
             "A floor counts the cache and its products alone: weights, launches and latency come on top, and a kernel "
             "that reads shared rows once a head has none of LRKV's or MLA's gain."
         )
         return "\n".join(lines)
+
+    def _ranks(self) -> list[str]:
+        row = self.table.to_dict("records")[0]
+        found = [(share, largest_rank(share, row["n_heads"], row["d_head"])) for share in (1 / 2, 1 / 3, 1 / 4)]
+        said = [f"{rank} within {100 * share:.1f} %" for share, rank in found if rank]
+        return [f"Largest LRKV rank of these heads: {', '.join(said)} of MHA's cache."] if said else []
 
     def _norms(self) -> list[str]:
         found = []

@@ -210,6 +210,7 @@ def test_the_command_without_arguments_says_what_it_shows_and_fits_100_columns()
     assert result.exit_code == 0, result.output
     prose = " ".join(result.output.split())
     assert "No model was named: these are the LRKV paper's 2.5B models (--preset 2.5B)." in prose
+    assert "Largest LRKV rank of these heads: 56 within 50.0 %, 35 within 33.3 %, 24 within 25.0 % of MHA's" in prose
     assert "157.21875" in prose
     assert "628.875" in prose
     assert "from 128 query tokens a reading" in prose
@@ -266,7 +267,7 @@ def test_the_audit_is_a_command_below_it():
     assert json.loads(run("audit", "--json").stdout)["summary"] == hs.audit().summary()
 
 
-@pytest.mark.parametrize("name", ["budget", "cache", "timing", "explain", "audit"])
+@pytest.mark.parametrize("name", ["budget", "cache", "timing", "matching", "explain", "audit"])
 def test_the_examples_run(name):
     results = doctest.testmod(importlib.import_module(f"headscope.budgets.{name}"))
     assert results.attempted > 0

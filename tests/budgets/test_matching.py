@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.budgets import equal_cache
+from headscope.budgets import equal_cache, largest_rank
 from headscope.models import GroupedConfig, LRKVConfig, MLAConfig
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +30,17 @@ def test_which_lrkv_matches_gqa_with_six_groups_of_eighteen_heads():
 
 def test_no_lrkv_fits_into_mqa():
     assert not any(variant == "lrkv" for variant, _, _ in settings(GroupedConfig(n_heads=18, d_head=128, n_kv_heads=1)))
+
+
+@given(st.floats(0.001, 2), st.integers(1, 64), st.integers(1, 128))
+def test_the_largest_rank_within_a_ratio_fits_and_the_next_does_not(ratio, heads, width):
+    """Fractions in integers: ``width + heads · rank`` of ``heads · width``."""
+    rank = largest_rank(ratio, heads, width)
+    assert 0 <= rank <= width
+    if rank:
+        assert width + heads * rank <= heads * width * (ratio + 1e-8)
+    if rank < width:
+        assert width + heads * (rank + 1) > heads * width * (ratio - 1e-8)
 
 
 @given(st.integers(1, 24), st.sampled_from([8, 10, 64]), st.data())
