@@ -8,6 +8,7 @@ The verbs:
 - `needle`: hide something at different depths, and see which heads find it;
 - `over_training`: the same over the saved steps of a training run;
 - `compare`: models that were trained alike, side by side;
+- `budget`, `audit`: what a variant costs before anyone trains it; what printed figures cannot be true together;
 - `load`: a checkpoint as a hooked model, with TransformerLens's interface;
 - `open_checkpoint`, `save`: weights on disk, lazily by layer or whole.
 
@@ -21,6 +22,7 @@ import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .budgets import Audit, Budget, audit, budget
     from .checkpoints import open_checkpoint, save
     from .checkpoints.opening import load
     from .diversity import Offsets, Report, Trajectory, over_training, report
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from .training import Comparison, compare
 
 _WHERE = {
+    ".budgets": ("Audit", "Budget", "audit", "budget"),
     ".checkpoints": ("open_checkpoint", "save"),
     ".checkpoints.opening": ("load",),
     ".diversity": ("Offsets", "Report", "Trajectory", "over_training", "report"),
@@ -72,6 +75,8 @@ _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names
 
 __all__ = [
     "Ablation",
+    "Audit",
+    "Budget",
     "CheckpointError",
     "Comparison",
     "FrequencyFactors",
@@ -95,6 +100,8 @@ __all__ = [
     "Trajectory",
     "YarnScaling",
     "ablate",
+    "audit",
+    "budget",
     "compare",
     "load",
     "needle",

@@ -78,15 +78,15 @@ class Result(ABC):
         """Return `to_dict` as strict JSON (no NaN), floats in full precision."""
         return json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
 
-    def save(self, directory: str | os.PathLike[str]) -> list[Path]:
-        """Write the JSON, each table as CSV and parquet, and the pictures; return what was written.
+    def save(self, directory: str | os.PathLike[str], *, pictures: bool = True) -> list[Path]:
+        """Write the JSON, each table as CSV and parquet, and (if wanted) the pictures; return what was written.
 
         The three forms of a table hold the same values in full precision. Existing files of these names are replaced,
         each in one step; nothing else in the directory is touched.
         """
         target = Path(directory).expanduser()
         target.mkdir(parents=True, exist_ok=True)
-        writers = self._writers()
+        writers = self._writers(pictures)
         for name, write in writers.items():
             part = target / f".{name}.part"
             try:
@@ -98,16 +98,16 @@ class Result(ABC):
 
     def files(self) -> list[str]:
         """Return the names of the files that `save` writes."""
-        return list(self._writers())
+        return list(self._writers(pictures=True))
 
-    def _writers(self) -> dict[str, Callable[[Path], Any]]:
+    def _writers(self, pictures: bool) -> dict[str, Callable[[Path], Any]]:
         writers: dict[str, Callable[[Path], Any]] = {
             f"{self.stem}.json": lambda path: path.write_text(self.to_json() + "\n", encoding="utf-8")
         }
         for name, table in self.tables().items():
             writers[f"{name}.csv"] = lambda path, table=table: table.to_csv(path, index=False)
             writers[f"{name}.parquet"] = lambda path, table=table: table.to_parquet(path, index=False)
-        for name, draw in self.pictures().items():
+        for name, draw in self.pictures().items() if pictures else ():
             writers[name] = lambda path, draw=draw: draw().savefig(path, dpi=150, format="png")
         return writers
 

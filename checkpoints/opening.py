@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import CheckpointError
+from ..models.config import ModelConfig
 from ..models.hooked import HookedModel
 from . import native
 from .checkpoint import Checkpoint, Layout
@@ -84,7 +85,8 @@ def _open_directory(path: Path, place: Path) -> Checkpoint:
     config = read_json(place / "config.json")
     store = SafetensorsStore(place)
     try:
-        layout = _layout(config, store)
+        layout = _layout(config, store.names())
+        _refuse_packed(config)
     except (CheckpointError, ValueError) as error:
         raise CheckpointError(f"{place / 'config.json'}: {error}") from error
     tokenizer: Callable[[], Any] | None = None
@@ -93,7 +95,30 @@ def _open_directory(path: Path, place: Path) -> Checkpoint:
     return Checkpoint(path, store, layout, tokenizer)
 
 
-def _layout(config: dict[str, Any], store: SafetensorsStore) -> Layout:
+def read_config(path: str | os.PathLike[str]) -> Layout:
+    """Read a configuration alone, without weights: what model it means.
+
+    Parameters
+    ----------
+    path
+        A JSON file: a `ModelConfig.to_dict`, the native format's or a Hugging Face ``config.json``.
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be read, or describes no model that headscope knows.
+    """
+    place = Path(path).expanduser()
+    config = read_json(place)
+    try:
+        if "attention" in config and "model_type" not in config:
+            return Layout("configuration", ModelConfig.from_dict(config), {}, raw=config)
+        return _layout(config, ())
+    except (CheckpointError, ValueError) as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def _layout(config: dict[str, Any], names: Collection[str]) -> Layout:
     if config.get("format") == native.FORMAT:
         return native.layout(config)
     kind = config.get("model_type")
@@ -102,11 +127,14 @@ def _layout(config: dict[str, Any], store: SafetensorsStore) -> Layout:
             f"model_type {kind!r} is none of the known ones ({', '.join(sorted(FAMILIES))}); "
             "a family is added by one file in checkpoints/families"
         )
+    return FAMILIES[kind](config, names)
+
+
+def _refuse_packed(config: dict[str, Any]) -> None:
     packing = config.get("quantization_config")
     if packing is not None:
         method = packing.get("quant_method") if isinstance(packing, dict) else packing
         raise CheckpointError(f"quantization_config says that the weights are packed ({method}): dequantise them first")
-    return FAMILIES[kind](config, store.names())
 
 
 def _load_tokenizer(directory: Path, gguf_file: str | None = None) -> Any:

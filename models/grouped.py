@@ -69,6 +69,10 @@ class GroupedConfig(PlainHeads):
         """Return a key and a value a group."""
         return Stream("k", self.n_groups, self.d_head), Stream("v", self.n_groups, self.d_head)
 
+    def decode_products(self, length: int) -> int:
+        """Return a score and a weighted value of `d_head` a head and past token."""
+        return 2 * self.n_heads * self.d_head * length
+
     def kv_parameters(self, d_model: int) -> int:
         """Return one projection for keys and one for values."""
         return 2 * self.n_groups * self.d_head * d_model

@@ -279,3 +279,11 @@ def next_token_loss(
     loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
     loss = loss.view(counted.shape) * counted
     return loss if per_token else loss.sum() / counted.sum()
+
+
+def n_parameters(config: ModelConfig) -> int:
+    """Return how many parameters a model of this configuration has, tied ones counted once; no weight is drawn."""
+    with torch.device("meta"):
+        one = HookedModel(config.with_(n_layers=1))  # the blocks are alike, and many take long even without weights
+    block = sum(p.numel() for p in one.blocks.parameters())
+    return sum(p.numel() for p in one.parameters()) + (config.n_layers - 1) * block

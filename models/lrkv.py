@@ -10,6 +10,7 @@ O'Neill, Clancy, Matskevichus, Reid, Low-Rank Key Value Attention (arXiv 2601.11
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -93,9 +94,52 @@ class LRKVConfig(PlainHeads):
         )
         return streams if self.qk_norm is None else (*streams, Stream("k_scale", self.n_heads, 1))
 
+    def decode_products(self, length: int) -> int:
+        """Return both branches of score and value a past token, and twice `B` a step: ``1 + r/d_h + r/T`` of MHA's.
+
+        References
+        ----------
+        arXiv 2601.11471v3, equations 6 and 7: the query goes through `B` once, the values are reduced before `B`.
+        """
+        return 2 * self.n_heads * (length * (self.d_head + self.rank) + self.rank * self.d_head)
+
+    def decode_products_rotary(self, length: int) -> int:
+        """Return the same where rotary positions meet a `B` of any kind: private keys are rebuilt, a block at a time.
+
+        The rotation comes between the coordinates and the query, ``q (z B^T D_j)^T``, and can be moved before `B` only
+        if the span of `B` is closed under it. So each past token's private key is expanded, added to the shared one and
+        rotated; the value side stays as it is.
+        """
+        keys = length * (self.rank + 1) * self.d_head
+        return self.n_heads * (keys + length * (self.d_head + self.rank) + self.rank * self.d_head)
+
     def kv_parameters(self, d_model: int) -> int:
         """Return the shared base and both factors of each head's residual, for keys and again for values."""
         return 2 * (d_model * self.d_head + self.n_heads * self.rank * (d_model + self.d_head))
+
+
+def rank_for(ratio: float, n_heads: int, d_head: int) -> int:
+    """Return the largest LRKV rank whose cache is at most `ratio` of MHA's: ``floor(d_head (ratio - 1 / n_heads))``.
+
+    Raises
+    ------
+    ValueError
+        If not even rank 1 fits, or the ratio would need a rank above `d_head`.
+
+    Examples
+    --------
+    >>> rank_for(0.5, 18, 128), rank_for(1 / 3, 18, 128)
+    (56, 35)
+    """
+    # A ratio meant to hit a rank exactly must not lose it to rounding.
+    rank = math.floor(d_head * (ratio - 1 / n_heads) + 1e-9)
+    if not 1 <= rank <= d_head:
+        low, high = 1 / n_heads + 1 / d_head, 1 / n_heads + 1
+        raise ValueError(
+            f"cache ratio should be between {low:.4f} (rank 1) and {high:.4f} (rank {d_head}) "
+            f"for {n_heads} heads of {d_head} but got {ratio}"
+        )
+    return rank
 
 
 class SharedAndPrivate(nn.Module):

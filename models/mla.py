@@ -89,6 +89,11 @@ class MLAConfig(AttentionConfig):
         latent = Stream("latent", 1, self.d_latent)
         return (latent, Stream("k_rot", 1, self.d_rope)) if self.d_rope else (latent,)
 
+    def decode_products(self, length: int) -> int:
+        """Return what absorbed decode takes: scores and values in the latent, the query in and the output out once."""
+        per_token = 2 * self.d_latent + self.d_rope
+        return self.n_heads * (length * per_token + self.d_latent * (self.d_nope + self.d_value_head))
+
     def kv_parameters(self, d_model: int) -> int:
         """Return the way down to latent and rotary key, and the way up to each head's content key and value."""
         return d_model * (self.d_latent + self.d_rope) + self.n_heads * self.d_latent * (

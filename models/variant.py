@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 from .norms import Norm, require_eps
 from .rope import Rotary
 
+ELEMENT_BYTES = 2
+"""Of a cache in bfloat16 or float16."""
 RANK_MULTIPLE = 8
 """What caches pad ranks to, so that rows begin where wide loads can."""
 
@@ -71,6 +73,11 @@ class Stream:
     def padded(self) -> int:
         """Elements of a row as stored."""
         return self.width if self.stored is None else self.stored
+
+    @property
+    def elements(self) -> int:
+        """Elements that are stored a token and layer."""
+        return self.groups * self.padded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +151,23 @@ class AttentionConfig(ABC):
         rank_multiple
             What ranks are padded to; 1 counts them as they are (logical), 8 as caches store them (physical).
         """
-        return sum(stream.groups * stream.padded for stream in self.streams(rank_multiple))
+        return sum(stream.elements for stream in self.streams(rank_multiple))
+
+    @property
+    def dense_width(self) -> int:
+        """Elements that a token would leave if every head kept a key and a value of its own (MHA).
+
+        MLA's rotary channel is left out: heads of their own would turn columns of their content keys.
+        """
+        return self.n_heads * (self.d_key - (self.rotary_width or 0) + self.d_value)
+
+    @abstractmethod
+    def decode_products(self, length: int) -> int:
+        """Return the multiply-adds of one query token in one layer: scores and values over a history of `length`.
+
+        Counted is the cheapest exact order for a long history (what is compressed is never expanded); left out is what
+        all variants do alike or once a token: projections of the token, mask, softmax, output.
+        """
 
     @abstractmethod
     def kv_parameters(self, d_model: int) -> int:

@@ -4,6 +4,7 @@ The plots are a leaf: they import nothing else of headscope, build their `matplo
 (nothing is registered with pyplot, no backend is chosen, nothing is shown) and return it.
 """
 
+from .capacity import cache_against_rank, paper_loss
 from .cost import loss_against_cache
 from .effective_rank import effective_rank
 from .effects import effect_map
@@ -12,11 +13,13 @@ from .over_training import over_training
 from .similarity import head_similarity
 
 __all__ = [
+    "cache_against_rank",
     "effect_map",
     "effective_rank",
     "head_similarity",
     "looked_map",
     "loss_against_cache",
     "over_training",
+    "paper_loss",
     "step_map",
 ]

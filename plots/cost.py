@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.legend_handler import HandlerLine2D
@@ -20,23 +19,12 @@ from scipy import stats
 
 from . import style
 from .labels import name_points
+from .variants import VARIANTS, Look, display_name, looks, tint, variant_of
 
 COLUMNS = ("model", "control", "seed", "loss", "cache_bytes", "cache_bytes_physical")
 CONTROLS = {"backbone": "same backbone", "parameters": "same parameters"}
 
-# Colour, marker and its size (points). The darker five of Okabe and Ito's colours, which can be read as text on white;
-# no marker is a circle, which is a run.
-VARIANTS = {
-    "mha": ("#000000", "s", 8.0),
-    "gqa": ("#D55E00", "^", 10.0),
-    "mqa": ("#009E73", "v", 10.0),
-    "mla": ("#CC79A7", "D", 7.5),
-    "lrkv": ("#0072B2", "p", 9.5),
-}
-OTHER_COLOURS, OTHER_MARKERS = ("#E69F00", "#56B4E9"), ("X", "h", "P", "*", "8")
 NEUTRAL = "0.35"
-
-Look = tuple[str, str, float]
 
 CONFIDENCE = 0.95
 # A bar this many times the span of all dots does not set the scale: that of two seeds is 12.7 times their distance.
@@ -82,7 +70,7 @@ def loss_against_cache(runs: pd.DataFrame) -> Figure:
     ['MHA', 'MQA']
     """
     rows = _checked(runs)
-    looks = _looks(rows["model"])
+    look_of = looks(rows["model"])
     panels = _by_control(rows)
     points = {control: _points(here) for control, here in panels.items()}
     every = [point for panel in points.values() for point in panel]
@@ -101,13 +89,13 @@ def loss_against_cache(runs: pd.DataFrame) -> Figure:
         _finish(ax)
         # The longest bar first: where two models have the same cache, the shorter lies on the longer.
         for point in sorted(points[control], key=lambda point: -point.length):
-            _draw_point(ax, point, looks[point.model])
+            _draw_point(ax, point, look_of[point.model])
     axes[0].set_ylabel("test loss (nats a token)")
     _add_legend(figure, every, _notes(panels, every, low, high))
     # Labels are placed by what is drawn where, which is known only once the panels have their places.
     figure.draw_without_rendering()
     for ax, control in zip(axes, panels, strict=True):
-        name_points(ax, [(p.cache, p.mean, _name(p.model), looks[p.model][0]) for p in points[control]])
+        name_points(ax, [(p.cache, p.mean, display_name(p.model), look_of[p.model][0]) for p in points[control]])
     return figure
 
 
@@ -161,30 +149,6 @@ def _refuse(rows: pd.DataFrame, wrong: pd.Series, message: str) -> None:
         raise ValueError(message.format(**rows[wrong].iloc[0].to_dict()))
 
 
-def _variant(model: str) -> str:
-    return model.lower().split("-")[0]
-
-
-def _name(model: str) -> str:
-    """Name a model as a reader says it: "MHA", "LRKV r4"; a model of no known variant as it came."""
-    variant = _variant(model)
-    return f"{variant.upper()}{model[len(variant) :].replace('-', ' ')}" if variant in VARIANTS else model
-
-
-def _looks(models: Iterable[str]) -> dict[str, Look]:
-    """Give each model its variant's colour and marker; models of no known variant have their own."""
-    looks = {}
-    others = 0
-    for model in dict.fromkeys(models):
-        look = VARIANTS.get(_variant(model))
-        if look is None:
-            # 2 and 5 have no common factor, so that the first ten differ in one or the other.
-            look = OTHER_COLOURS[others % len(OTHER_COLOURS)], OTHER_MARKERS[others % len(OTHER_MARKERS)], 9.0
-            others += 1
-        looks[model] = look
-    return looks
-
-
 def _by_control(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     panels = {control: pd.DataFrame(rows[rows["control"] == control]) for control in CONTROLS}
     return {control: here for control, here in panels.items() if len(here)}
@@ -202,7 +166,7 @@ def _points(rows: pd.DataFrame) -> list[_Point]:
         sizes = (float(here[column].iloc[0]) for column in ("cache_bytes", "cache_bytes_physical"))
         points.append(_Point(str(model), losses, float(losses.mean()), half, *sizes))
     order = list(VARIANTS)
-    ranks = {point.model: (*order, _variant(point.model)).index(_variant(point.model)) for point in points}
+    ranks = {point.model: (*order, variant_of(point.model)).index(variant_of(point.model)) for point in points}
     return sorted(points, key=lambda point: (ranks[point.model], point.cache))
 
 
@@ -239,22 +203,16 @@ def _finish(ax: Axes) -> None:
     ax.set_axisbelow(True)
 
 
-def _tint(colour: str) -> tuple[float, float, float, float]:
-    """Mix with white, half transparent: the dots on a mean's marker and the marker behind it must be seen."""
-    red, green, blue = (0.3 * part + 0.7 for part in to_rgb(colour))
-    return red, green, blue, 0.5
-
-
 def _draw_point(ax: Axes, point: _Point, look: Look) -> None:
     colour, marker, size = look
-    name = _name(point.model)
+    name = display_name(point.model)
     if point.physical != point.cache:
         padded: dict[str, Any] = {"linewidth": 0.9, "marker": "|", "markersize": 7, "markevery": [1]}
         sizes = [point.cache, point.physical]
         ax.plot(sizes, [point.mean] * 2, color=colour, label=f"{name}: padded cache", zorder=2.5, **padded)
     if point.length:
         _draw_bar(ax, point, colour, f"{name}: interval")
-    shape = {"marker": marker, "markersize": size, "markerfacecolor": _tint(colour), "markeredgecolor": colour}
+    shape = {"marker": marker, "markersize": size, "markerfacecolor": tint(colour), "markeredgecolor": colour}
     ax.plot(point.cache, point.mean, linestyle="none", label=f"{name}: mean", zorder=4, **shape)
     dots = {"marker": "o", "markersize": 3.6, "markeredgecolor": "white", "markeredgewidth": 0.5}
     caches = np.full(len(point.losses), point.cache)
@@ -277,7 +235,7 @@ def _draw_bar(ax: Axes, point: _Point, colour: str, label: str) -> None:
 def _notes(panels: dict[str, pd.DataFrame], points: Sequence[_Point], low: float, high: float) -> list[str]:
     notes = []
     runs = [set(zip(here["model"], here["seed"], here["loss"], strict=True)) for here in panels.values()]
-    if len(runs) > 1 and (shared := sorted({_name(model) for model, _, _ in set.intersection(*runs)})):
+    if len(runs) > 1 and (shared := sorted({display_name(model) for model, _, _ in set.intersection(*runs)})):
         notes.append(f"In both panels are the same runs of {', '.join(shared)}.")
     if any(point.cut_off(low, high) for point in points):
         notes.append("Bars that end in an arrow are cut off: their intervals go on beyond the panel.")
@@ -290,7 +248,7 @@ def _add_legend(figure: Figure, points: Sequence[_Point], notes: Sequence[str]) 
     """Say below the panels what dots, bars and thin lines are, in no model's colour."""
     shape: dict[str, Any] = {"color": NEUTRAL, "linestyle": "none"}
     dot = Line2D([], [], marker="o", markersize=3.6, **shape)
-    mean = Line2D([], [], marker="s", markersize=8, markerfacecolor=_tint(NEUTRAL), **shape)
+    mean = Line2D([], [], marker="s", markersize=8, markerfacecolor=tint(NEUTRAL), **shape)
     bar = Line2D([], [], marker="|", markersize=18, markeredgewidth=1.5, **shape)
     counts = sorted({len(point.losses) for point in points if len(point.losses) > 1})
     entries: list[tuple[Any, str]] = [(dot, "one run (seed)")]

@@ -83,11 +83,12 @@ class Probe(Result):
         first = self._first()
         row = first.loc[first["private_share"].idxmax()]
         lifted = first.loc[first["lift_private"].idxmax()]
+        average, most = self.table["private_share"].mean(), row["private_share"]
         return (
-            "Private share of what heads add to the residual stream: "
-            f"{100 * self.table['private_share'].mean():.0f} % on average; at the first new token most in {_name(row)}, {100 * row['private_share']:.0f} %. "
-            f"Private keys steer {_name(lifted)} most: they lift what it looks at by {lifted['lift_private']:.2f} nats "
-            f"above the average position, shared ones by {lifted['lift_shared']:.2f}."
+            f"Private share of what heads add to the residual stream: {100 * average:.0f} % on average; at the first "
+            f"new token most in {_name(row)}, {100 * most:.0f} %. Private keys steer {_name(lifted)} most: they lift "
+            f"what it looks at by {lifted['lift_private']:.2f} nats above the average position, shared ones by "
+            f"{lifted['lift_shared']:.2f}."
         )
 
     def terminal(self) -> tuple[list[Table], list[str]]:

@@ -12,7 +12,7 @@ import headscope
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("models", "checkpoints", "diversity", "interventions", "kernels", "plots", "probing", "training")
+ROOMS = ("budgets", "models", "checkpoints", "diversity", "interventions", "kernels", "plots", "probing", "training")
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +58,7 @@ def test_wheel_holds_the_code_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tracked = {f"headscope/{p.relative_to(ROOT)}" for room in ROOMS for p in (ROOT / room).rglob("*.py")}
     assert tracked <= set(names)
-    assert "headscope/py.typed" in names
+    assert {"headscope/py.typed", "headscope/budgets/paper.csv"} <= set(names)
     assert {f"headscope/checkpoints/reference/{name}/model.safetensors" for name in ("lrkv", "mha")} <= set(names)
     outside = [n for n in names if n.split("/")[1] in ("tests", "notebooks", "benchmarks", "docs", ".ci")]
     assert outside == []
@@ -77,6 +77,7 @@ def test_imports_point_one_way():
     allowed = {
         "plots": {"plots"},
         "kernels": {"kernels"},
+        "budgets": {"budgets", "checkpoints", "models", "plots", "results"},
         "training": {"training", "checkpoints", "diversity", "models", "plots", "errors", "results"},
         "interventions": {"interventions", "checkpoints", "models", "plots", "training", "errors", "results"},
         "probing": {

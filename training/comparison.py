@@ -17,10 +17,11 @@ from ..checkpoints.runs import TrainingRun, open_run
 from ..diversity import Offsets, report
 from ..diversity.settings import Progress
 from ..models.config import ModelConfig
+from ..models.hooked import n_parameters
+from ..models.variant import ELEMENT_BYTES, RANK_MULTIPLE
 from ..plots import loss_against_cache
 from ..plots.terminal import comparison_tables
 from ..results import Result
-from .presets import n_parameters
 from .run import TrainingError
 from .seeds import first_reached, holm, mean_interval
 
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-ELEMENT_BYTES = 2
-"""Of a cache in bfloat16 or float16."""
-RANK_MULTIPLE = 8
-"""What kernels pad LRKV's rank to."""
 SAME_PARAMETERS = 0.01
 """Models whose numbers of parameters differ by no more than this share count as equally large."""
 CONTROLS = ("backbone", "parameters")

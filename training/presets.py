@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..models.config import ModelConfig
 from ..models.grouped import GroupedConfig
-from ..models.lrkv import LRKVConfig
+from ..models.hooked import n_parameters
+from ..models.lrkv import LRKVConfig, rank_for
 from ..models.mla import MLAConfig
 from ..models.mlp import MLPConfig
 from ..models.norms import NormConfig
@@ -40,30 +40,6 @@ BACKBONES = {
     "tiny": Backbone(d_model=32, n_layers=2, n_heads=4, d_head=8, d_mlp=64, n_ctx=32, d_vocab=300),
 }
 """``reference``: about a million parameters. ``tiny``: seconds on one core, for a try."""
-
-
-def rank_for(ratio: float, n_heads: int, d_head: int) -> int:
-    """Return the largest LRKV rank whose cache is at most `ratio` of MHA's: ``floor(d_head (ratio - 1 / n_heads))``.
-
-    Raises
-    ------
-    ValueError
-        If not even rank 1 fits, or the ratio would need a rank above `d_head`.
-
-    Examples
-    --------
-    >>> rank_for(0.5, 18, 128), rank_for(1 / 3, 18, 128)
-    (56, 35)
-    """
-    # A ratio meant to hit a rank exactly must not lose it to rounding.
-    rank = math.floor(d_head * (ratio - 1 / n_heads) + 1e-9)
-    if not 1 <= rank <= d_head:
-        low, high = 1 / n_heads + 1 / d_head, 1 / n_heads + 1
-        raise ValueError(
-            f"cache ratio should be between {low:.4f} (rank 1) and {high:.4f} (rank {d_head}) "
-            f"for {n_heads} heads of {d_head} but got {ratio}"
-        )
-    return rank
 
 
 def _lrkv(b: Backbone) -> AttentionConfig:
@@ -138,16 +114,6 @@ def build(
         positions=Rotary(),
         tie_embeddings=True,
     )
-
-
-def n_parameters(config: ModelConfig) -> int:
-    """Return a model's parameters, tied ones counted once."""
-    import torch
-
-    from ..models.hooked import HookedModel
-
-    with torch.device("meta"):
-        return sum(p.numel() for p in HookedModel(config).parameters())
 
 
 def matched(preset: str, size: str = "reference") -> ModelConfig:

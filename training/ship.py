@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..checkpoints import open_checkpoint, save
 from ..checkpoints.runs import open_run
-from .presets import n_parameters
+from ..models.hooked import n_parameters
 from .run import TrainingError
 
 

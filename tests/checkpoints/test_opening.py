@@ -18,6 +18,7 @@ import pytest
 import torch
 from headscope.checkpoints import open_checkpoint, save
 from headscope.checkpoints.families import FAMILIES
+from headscope.checkpoints.opening import read_config
 from headscope.errors import CheckpointError, HeadscopeError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
@@ -531,3 +532,20 @@ def test_without_a_tokenizer(saved):
     assert model.tokenizer is None
     with pytest.raises(headscope.TokenizerError, match="this model has no tokenizer"):
         model("text")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"model_type": "llama"}', r"c\.json: 'num_attention_heads' is missing"),
+        ('{"model_type": "rwkv"}', r"c\.json: model_type 'rwkv' is none of the known ones"),
+        ('{"attention": {"variant": "mhha"}}', r"c\.json: attention\.variant should be one of"),
+        ('{"format": "headscope", "version": 1, "model": 3}', r"c\.json: 'model' should be a JSON object but is 3"),
+        ("[]", r"c\.json should hold a JSON object"),
+        ("{", r"c\.json cannot be read as JSON"),
+    ],
+)
+def test_a_configuration_alone_is_refused_by_its_file_and_field(tmp_path, content, words):
+    (tmp_path / "c.json").write_text(content)
+    with pytest.raises(CheckpointError, match=words):
+        read_config(tmp_path / "c.json")

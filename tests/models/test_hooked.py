@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 from headscope.models import HookedModel
+from headscope.models.hooked import n_parameters
 from torch import Tensor
 
 # -- the whole forward pass ----------------------------------------------------------------------------------------------
@@ -317,3 +318,9 @@ def test_state_dict_round_trip(config, build, tokens):
         assert not torch.equal(first(tokens), second(tokens))
         second.load_state_dict(first.state_dict())
         assert torch.equal(first(tokens), second(tokens))
+
+
+@pytest.mark.parametrize("n_layers", [1, 5])
+def test_parameters_are_counted_without_building_every_layer(config, n_layers):
+    config = config.with_(n_layers=n_layers)
+    assert n_parameters(config) == sum(p.numel() for p in HookedModel(config).parameters())

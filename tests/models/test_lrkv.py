@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from headscope.models import GroupedConfig, HookedModel, LRKVConfig, ModelConfig
-from headscope.models.lrkv import SharedAndPrivate
+from headscope.models.lrkv import SharedAndPrivate, rank_for
 from torch import Tensor
 
 
@@ -246,3 +246,17 @@ def test_qk_norm_acts_on_the_joint_key(matrix, build, tokens, run_all, close):
     close(normed, rms(shared + private), 1e-12)
     apart = rms(shared) + rms(private)
     assert torch.cosine_similarity(apart, normed, dim=-1).min() < 0.99
+
+
+@pytest.mark.parametrize(
+    ("ratio", "heads", "width", "rank"), [(0.5, 18, 128, 56), (1 / 3, 18, 128, 35), (0.5, 8, 16, 6), (1.125, 8, 16, 16)]
+)
+def test_rank_for_a_cache_budget(ratio, heads, width, rank):
+    assert rank_for(ratio, heads, width) == rank
+    assert 1 / heads + rank / width <= ratio + 1e-9 < 1 / heads + (rank + 1) / width + 1e-9
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.1, 1.2])
+def test_budgets_that_no_rank_meets_are_refused(ratio):
+    with pytest.raises(ValueError, match="cache ratio should be between"):
+        rank_for(ratio, 8, 16)

@@ -14,7 +14,21 @@ FOLDER = Path(headscope.plots.__file__).parent
 
 
 @pytest.mark.parametrize(
-    "name", ["cost", "effective_rank", "effects", "grid", "labels", "over_training", "similarity", "style", "terminal"]
+    "name",
+    [
+        "budget_tables",
+        "capacity",
+        "cost",
+        "effective_rank",
+        "effects",
+        "grid",
+        "labels",
+        "over_training",
+        "similarity",
+        "style",
+        "terminal",
+        "variants",
+    ],
 )
 def test_nothing_else_of_headscope_is_imported(name):
     tree = ast.parse((FOLDER / f"{name}.py").read_text())
@@ -37,7 +51,7 @@ def test_drawing_leaves_pyplot_alone_and_needs_no_backend(tmp_path):
     assert (tmp_path / "map.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("name", ["cost", "effective_rank", "effects", "over_training", "similarity"])
+@pytest.mark.parametrize("name", ["capacity", "cost", "effective_rank", "effects", "over_training", "similarity"])
 def test_the_examples_run(name):
     results = doctest.testmod(importlib.import_module(f"headscope.plots.{name}"))
     assert results.attempted > 0

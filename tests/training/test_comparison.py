@@ -14,9 +14,10 @@ import pandas as pd
 import pytest
 import torch
 from headscope.cli import app
+from headscope.models.hooked import n_parameters
 from headscope.training import Recipe, TrainingError, build, compare, from_path, matched, saved_steps, train
 from headscope.training.comparison import MEASURED
-from headscope.training.presets import BACKBONES, PRESETS, n_parameters
+from headscope.training.presets import BACKBONES, PRESETS
 from scipy import stats
 from typer.testing import CliRunner
 

@@ -1,10 +1,10 @@
-"""Presets: matched in everything but attention, of a million parameters, ranks from the spec's formula."""
+"""Presets: matched in everything but attention, of a million parameters."""
 
 from __future__ import annotations
 
 import pytest
-from headscope.models import HookedModel
-from headscope.training.presets import BACKBONES, PRESETS, build, matched, n_parameters, rank_for
+from headscope.models.hooked import HookedModel, n_parameters
+from headscope.training.presets import BACKBONES, PRESETS, build, matched
 
 
 @pytest.mark.parametrize("size", BACKBONES)
@@ -28,20 +28,6 @@ def test_matched_presets_have_the_parameters_of_mha():
     column = 3 * BACKBONES["reference"].d_model * BACKBONES["reference"].n_layers
     for preset in PRESETS:
         assert abs(n_parameters(matched(preset)) - wanted) <= column
-
-
-@pytest.mark.parametrize(
-    ("ratio", "heads", "width", "rank"), [(0.5, 18, 128, 56), (1 / 3, 18, 128, 35), (0.5, 8, 16, 6), (1.125, 8, 16, 16)]
-)
-def test_rank_for_a_cache_budget(ratio, heads, width, rank):
-    assert rank_for(ratio, heads, width) == rank
-    assert 1 / heads + rank / width <= ratio + 1e-9 < 1 / heads + (rank + 1) / width + 1e-9
-
-
-@pytest.mark.parametrize("ratio", [0.0, 0.1, 1.2])
-def test_budgets_that_no_rank_meets_are_refused(ratio):
-    with pytest.raises(ValueError, match="cache ratio should be between"):
-        rank_for(ratio, 8, 16)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,148 @@
+"""What a budget is: its tables, what they say, its pictures and files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import pandas as pd
+
+from ..plots.budget_tables import MIB, batch_table, equal_table, model_table, parallel_table
+from ..plots.capacity import cache_against_rank, paper_loss
+from ..results import Result
+from .matching import largest_rank
+from .paper import losses
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Budget(Result):
+    """What models cost, beside MHA with the same heads.
+
+    Parameters
+    ----------
+    table
+        One row a model: what a token leaves in one layer (elements) and in all (bytes), as ranks are (logical) and as
+        kernels pad them (physical), and parameters.
+    batches
+        One row a batch and model: payload, padded and allocated bytes, arithmetic of a decode step (operations, a
+        multiply-add is two; over MHA's), the floor under its time, and from how many query tokens a reading of the
+        history on the floor is no lower than MHA's.
+    equal
+        One row a model and setting of another variant that fits into its cache, or is the next above.
+    parallel
+        One row a batch, model and layout over `devices`: bytes in all, on the fullest device, and moved a step.
+    record
+        The configurations, units, storage and device.
+    """
+
+    batches: pd.DataFrame
+    equal: pd.DataFrame
+    parallel: pd.DataFrame
+
+    stem: ClassVar[str] = "budget"
+
+    def title(self) -> str:
+        """Return which models these are."""
+        return f"Budget of {', '.join(self.table['model'])}"
+
+    def summary(self) -> str:
+        """Return one line a model: bytes a token, share of MHA's cache, parameters of keys and values."""
+        return "\n".join(
+            f"{row['model']}: {row['bytes_per_token']:,} bytes a token ({row['bytes_per_token_physical']:,} padded), "
+            f"{row['cache_pct_mha']:.2f} % of MHA's cache, {row['kv_parameters_pct_mha']:.2f} % of its K/V parameters"
+            for row in self.table.to_dict("records")
+        )
+
+    def reading(self) -> str:
+        """Return what to mind: norms and position channels, where a smaller cache stops helping, what is left out."""
+        lines = [*self.record["notes"], *self._ranks(), *self._norms(), *self._gains()]
+        lines.append(
+            "A floor counts the cache and its products alone: weights, launches and latency come on top, and a kernel "
+            "that reads shared rows once a head has none of LRKV's or MLA's gain."
+        )
+        return "\n".join(lines)
+
+    def _ranks(self) -> list[str]:
+        row = self.table.to_dict("records")[0]
+        found = [(share, largest_rank(share, row["n_heads"], row["d_head"])) for share in (1 / 2, 1 / 3, 1 / 4)]
+        said = [f"{rank} within {100 * share:.1f} %" for share, rank in found if rank]
+        return [f"Largest LRKV rank of these heads: {', '.join(said)} of MHA's cache."] if said else []
+
+    def _norms(self) -> list[str]:
+        found = []
+        for row in self.table.to_dict("records"):
+            share = 100 / (2 * row["d_head"])
+            if row["key_norm_elements"]:
+                found.append(
+                    f"{row['model']}: its joint key norm keeps one scalar a head ({share:.2f} % of MHA's cache)."
+                )
+            elif row["variant"] == "lrkv":
+                found.append(
+                    f"{row['model']}: a joint norm of keys would keep one scalar more a head, {row['n_heads']} "
+                    f"elements a token and layer ({share:.2f} % of MHA's cache)."
+                )
+        return found
+
+    def _gains(self) -> list[str]:
+        device = self.record["device"]["name"]
+        found = []
+        last = pd.DataFrame(self.batches[self.batches["batch"] == self.batches["batch"].iloc[-1]])
+        for row in last.to_dict("records"):
+            ends, ratio = row["gain_ends_at_queries"], row["arithmetic_ratio"]
+            if row["variant"] in ("mha", "gqa", "mqa") or ends == float("inf"):
+                continue
+            if ends == 0:
+                found.append(f"{row['model']}: its cache is no smaller than MHA's, and its floor never lower.")
+                continue
+            found.append(
+                f"{row['model']}: no gain once MHA's arithmetic takes {1 / ratio:.3f} of its memory time, on {device} "
+                f"from {ends:.0f} query tokens a reading of the history on (a plain decode step has 1)."
+            )
+            rotary = row["rotary_arithmetic_ratio"]
+            if not math.isnan(rotary):
+                found.append(
+                    f"{row['model']} has rotary positions: unless its B is closed under rotation, private keys are "
+                    f"rebuilt block by block, {rotary:.1f} × MHA's arithmetic, and the gain ends at "
+                    f"{ends * ratio / rotary:.0f}."
+                )
+        return found
+
+    def terminal(self) -> tuple[list[Table], list[str]]:
+        """Return what a token leaves, batches, settings at equal cache, devices; then what to mind."""
+        device = self.record["device"]
+        tables = [
+            model_table(self.table, self.record["element_bytes"], self.record["rank_multiple"]),
+            batch_table(self.batches, self.record["page_tokens"], device["name"]),
+            equal_table(self.equal),
+        ]
+        if self.record["devices"] > 1:
+            tables.append(parallel_table(self.parallel))
+        about = (
+            f"{device['name']}: {device['bandwidth'] / 1e12:g} TB/s, {device['flops'] / 1e12:g} TFLOP/s "
+            f"({device['source']}). MiB: {MIB:,} bytes."
+        )
+        notes = self.record["notes"]
+        return tables, [*notes, about, *self.reading().splitlines()[len(notes) :]]
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return the table and the three others."""
+        others = {"budget-batches": self.batches, "budget-equal": self.equal, "budget-parallel": self.parallel}
+        return {self.stem: self.table, **others}
+
+    def pictures(self) -> dict[str, Callable[[], Figure]]:
+        """Return the two figures of a budget."""
+        return {"cache-against-rank.png": self.plot, "paper-loss.png": self.plot_loss}
+
+    def plot(self) -> Figure:
+        """Draw cache against rank for several numbers of heads, with these models in it."""
+        return cache_against_rank(self.table)
+
+    def plot_loss(self) -> Figure:
+        """Draw the losses that the LRKV paper prints against the cache of its settings."""
+        return paper_loss(losses())
