@@ -19,7 +19,7 @@ from ..models.layers import parse_layers
 from ..plots import over_training as draw_over_training
 from ..plots.terminal import over_training_table
 from ..results import Result
-from .forms import Offsets
+from .offsets import Offsets
 from .result import COLUMNS as LAYER_COLUMNS
 from .result import block_title, describe_settings, told_apart
 from .settings import Circuit, Progress, Settings, Steps

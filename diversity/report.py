@@ -12,7 +12,7 @@ import pandas as pd
 
 from ..checkpoints import open_checkpoint
 from ..models.layers import parse_layers
-from .forms import Offsets
+from .offsets import Offsets
 from .result import COLUMNS, Report
 from .settings import Circuit, Progress, Reportable, Settings, Steps
 from .spectra import Definition

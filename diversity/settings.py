@@ -15,8 +15,9 @@ import numpy as np
 from ..models.config import ModelConfig
 from ..models.factors import Factors
 from ..results import plain
-from .forms import Offsets, gram
+from .forms import gram
 from .null import random_factors
+from .offsets import Offsets
 from .spectra import Definition, Measures, cosine, measure
 
 Circuit = Literal["qk", "ov", "both"]
