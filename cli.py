@@ -93,7 +93,11 @@ def report(
         typer.Option(help="With --text: what to change there, HOW:PATH[:LAYERS[:HEADS]], like shuffle:v_private:2:5."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Save tables (JSON, CSV, parquet) and pictures here.", file_okay=False)
+        Path | None,
+        typer.Option(
+            help="Save tables (JSON, CSV, parquet) and pictures here; a killed report goes on from here.",
+            file_okay=False,
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the JSON and nothing else.")] = False,
 ) -> None:
@@ -120,10 +124,11 @@ def report(
                 definition=definition.value,
                 null=null,
                 fold_norm=fold,
+                out=out,
                 progress=tick,
             )
         if seen is None:
-            _give(result, out, as_json=json)
+            _give_saved(result, out, as_json=json)
         else:
             _give_both(result, seen, out, as_json=json)
 
@@ -148,11 +153,11 @@ def _give_both(result: Any, seen: Any, out: Path | None, *, as_json: bool) -> No
     if as_json:
         both = result.to_dict() | {"behaviour": seen.to_dict()}
         sys.stdout.write(dumps(both, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-        for each in [] if out is None else (result, seen):
-            each.save(out)
+        if out is not None:
+            seen.save(out)
         return
-    for each in (result, seen):
-        _give(each, out, as_json=False)
+    _give_saved(result, out, as_json=False)
+    _give(seen, out, as_json=False)
 
 
 @app.command()
@@ -236,10 +241,7 @@ def ablate(
                 progress=tick,
             )
         if result is not None:  # one of several processes prints
-            _give(result, None, as_json=json)
-            if out is not None and not json:
-                for name in result.files():
-                    typer.echo(f"wrote {out / name}")
+            _give_saved(result, out, as_json=json)
 
 
 def _heads(text: str) -> str | tuple[int, ...]:
@@ -305,6 +307,13 @@ def _give(result: Any, out: Path | None, *, as_json: bool) -> None:
     for path in [] if out is None else result.save(out):
         if not as_json:
             typer.echo(f"wrote {path}")
+
+
+def _give_saved(result: Any, out: Path | None, *, as_json: bool) -> None:
+    """Print a result that its verb has saved already."""
+    _give(result, None, as_json=as_json)
+    for name in [] if out is None or as_json else result.files():
+        typer.echo(f"wrote {out / name}")
 
 
 @app.command()

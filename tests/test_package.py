@@ -78,10 +78,19 @@ def test_imports_point_one_way():
         "plots": {"plots"},
         "kernels": {"kernels"},
         "training": {"training", "checkpoints", "diversity", "models", "plots", "errors", "results"},
-        "interventions": {"interventions", "checkpoints", "models", "plots", "training", "errors", "results"},
+        "interventions": {
+            "interventions",
+            "checkpoints",
+            "models",
+            "plots",
+            "training",
+            "errors",
+            "results",
+            "unfinished",
+        },
         "models": {"models", "errors"},
         "checkpoints": {"checkpoints", "models", "errors"},
-        "diversity": {"diversity", "checkpoints", "models", "plots", "errors", "results"},
+        "diversity": {"diversity", "checkpoints", "models", "plots", "errors", "results", "unfinished"},
     }
     for room, may in allowed.items():
         for path in (ROOT / room).rglob("*.py"):
