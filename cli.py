@@ -59,8 +59,8 @@ def report(
     checkpoint: Annotated[
         str,
         typer.Argument(
-            help="Directory (native or Hugging Face), .gguf file, a model that ships (headscope models), or a training "
-            "run, which is followed over its saved steps. Default: the LRKV model that ships.",
+            help="Directory (native or Hugging Face), .gguf file, a model that ships (headscope models), org/name of a "
+            "hub model, or a training run, which is followed over its saved steps. Default: the LRKV model that ships.",
             metavar="[CHECKPOINT]",
             show_default=False,
         ),
@@ -208,6 +208,7 @@ def ablate(
 ) -> None:
     """Disturb one head after another, and measure what changes in a task, beside controls."""
     with _mistakes():
+        from .checkpoints.bridge import LACKS
         from .checkpoints.reference import DEFAULT
         from .interventions import ablate, load_bridge
         from .interventions.tasks import named
@@ -221,6 +222,7 @@ def ablate(
         work: Any = task
         if bridge:
             model, tokenizer = load_bridge(source, device_map)
+            typer.echo(f"note: {source} is loaded {LACKS}", err=True)
             work = named(task, tokenizer, documents(text), min(model.cfg.n_ctx, 512), samples, seed)
         with _progress("ablating layers") as tick:
             result = ablate(
