@@ -66,8 +66,8 @@ def report(
     checkpoint: Annotated[
         str,
         typer.Argument(
-            help="Directory (native or Hugging Face), .gguf file, a model that ships (headscope models), or a training "
-            "run, which is followed over its saved steps. Default: the LRKV model that ships.",
+            help="Directory (native or Hugging Face), .gguf file, a model that ships (headscope models), org/name of a "
+            "hub model, or a training run, which is followed over its saved steps. Default: the LRKV model that ships.",
             metavar="[CHECKPOINT]",
             show_default=False,
         ),
@@ -100,7 +100,11 @@ def report(
         typer.Option(help="With --text: what to change there, HOW:PATH[:LAYERS[:HEADS]], like shuffle:v_private:2:5."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Save tables (JSON, CSV, parquet) and pictures here.", file_okay=False)
+        Path | None,
+        typer.Option(
+            help="Save tables (JSON, CSV, parquet) and pictures here; a killed report goes on from here.",
+            file_okay=False,
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the JSON and nothing else.")] = False,
 ) -> None:
@@ -127,10 +131,11 @@ def report(
                 definition=definition.value,
                 null=null,
                 fold_norm=fold,
+                out=out,
                 progress=tick,
             )
         if seen is None:
-            _give(result, out, as_json=json)
+            _give_saved(result, out, as_json=json)
         else:
             _give_both(result, seen, out, as_json=json)
 
@@ -155,11 +160,11 @@ def _give_both(result: Any, seen: Any, out: Path | None, *, as_json: bool) -> No
     if as_json:
         both = result.to_dict() | {"behaviour": seen.to_dict()}
         sys.stdout.write(dumps(both, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-        for each in [] if out is None else (result, seen):
-            each.save(out)
+        if out is not None:
+            seen.save(out)
         return
-    for each in (result, seen):
-        _give(each, out, as_json=False)
+    _give_saved(result, out, as_json=False)
+    _give(seen, out, as_json=False)
 
 
 @app.command()
@@ -210,6 +215,7 @@ def ablate(
 ) -> None:
     """Disturb one head after another, and measure what changes in a task, beside controls."""
     with _mistakes():
+        from .checkpoints.bridge import LACKS
         from .checkpoints.reference import DEFAULT
         from .interventions import ablate, load_bridge
         from .interventions.tasks import named
@@ -223,6 +229,7 @@ def ablate(
         work: Any = task
         if bridge:
             model, tokenizer = load_bridge(source, device_map)
+            typer.echo(f"note: {source} is loaded {LACKS}", err=True)
             work = named(task, tokenizer, documents(text), min(model.cfg.n_ctx, 512), samples, seed)
         with _progress("ablating layers") as tick:
             result = ablate(
@@ -243,10 +250,7 @@ def ablate(
                 progress=tick,
             )
         if result is not None:  # one of several processes prints
-            _give(result, None, as_json=json)
-            if out is not None and not json:
-                for name in result.files():
-                    typer.echo(f"wrote {out / name}")
+            _give_saved(result, out, as_json=json)
 
 
 def _heads(text: str) -> str | tuple[int, ...]:
@@ -376,6 +380,13 @@ def _give(result: Any, out: Path | None, *, as_json: bool, pictures: bool = True
     for path in [] if out is None else result.save(out, pictures=pictures):
         if not as_json:
             typer.echo(f"wrote {path}")
+
+
+def _give_saved(result: Any, out: Path | None, *, as_json: bool) -> None:
+    """Print a result that its verb has saved already."""
+    _give(result, None, as_json=as_json)
+    for name in [] if out is None or as_json else result.files():
+        typer.echo(f"wrote {out / name}")
 
 
 if TYPE_CHECKING:

@@ -159,7 +159,10 @@ class Checkpoint:
             or holds NaN or Inf; names file and tensor.
         """
         if self.layout.report_only is not None:
-            raise CheckpointError(f"{self.path} can be reported on but not run: {self.layout.report_only}")
+            raise CheckpointError(
+                f"{self.path} can be reported on but not run: {self.layout.report_only}; "
+                "load(path, bridge=True) runs it through TransformerLens's bridge"
+            )
         with torch.device("meta"):
             model = HookedModel(self.config, self.tokenizer)
         expected = dict(model.state_dict())

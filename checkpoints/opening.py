@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 
 from ..errors import CheckpointError
 from ..models.config import ModelConfig
 from ..models.hooked import HookedModel
-from . import native
+from . import hub, native
+from .bridge import LACKS, load_bridge
 from .checkpoint import Checkpoint, Layout
 from .families import FAMILIES, gguf_llama
 from .reference import reference_models
@@ -24,13 +26,14 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Open a checkpoint without reading its weights. Nothing is fetched: a path is a path.
+    """Open a checkpoint without reading its weights. A path is a path: only a hub model named as such is fetched.
 
     Parameters
     ----------
     path
         A directory (native or Hugging Face: ``config.json`` and safetensors; or with one GGUF file), a GGUF file, or,
-        if there is no file of that name, the name of a model that ships (``"lrkv"``).
+        if there is no file of that name, the name of a model that ships (``"lrkv"``) or of one of Hugging Face's hub
+        (``"org/name"``, where no folder ``org`` is), whose config, safetensors and tokenizer are then fetched.
 
     Raises
     ------
@@ -43,9 +46,11 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         shipped = reference_models()
         if str(path) in shipped:
             return _open_directory(Path(path), shipped[str(path)])
+        if hub.is_model_name(path):
+            return _open_directory(Path(path), hub.fetch(str(path)))
         raise CheckpointError(
             f"{path} does not exist, nor does a model of that name ship ({', '.join(shipped) or 'none does'}): "
-            "a path or such a name is expected, and nothing is fetched"
+            "a path, such a name or org/name of a hub model is expected"
         ) from None
     except (OSError, RuntimeError, ValueError) as error:  # a loop of symbolic links, a null byte
         raise CheckpointError(f"{path} cannot be opened: {error}") from error
@@ -125,6 +130,7 @@ def _layout(config: dict[str, Any], names: Collection[str]) -> Layout:
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise CheckpointError(
             f"model_type {kind!r} is none of the known ones ({', '.join(sorted(FAMILIES))}); "
+            "load(path, bridge=True) runs any causal Hugging Face model through TransformerLens's bridge; "
             "a family is added by one file in checkpoints/families"
         )
     return FAMILIES[kind](config, names)
@@ -144,13 +150,42 @@ def _load_tokenizer(directory: Path, gguf_file: str | None = None) -> Any:
     return AutoTokenizer.from_pretrained(directory, local_files_only=True, **extra)
 
 
+@overload
 def load(
     path: str | os.PathLike[str],
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
-) -> HookedModel:
-    """Load a checkpoint into the hooked wrapper; see `Checkpoint.load`.
+    bridge: Literal[False] = False,
+) -> HookedModel: ...
+
+
+@overload
+def load(
+    path: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    bridge: Literal[True],
+) -> Any: ...
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    bridge: bool = False,
+) -> Any:
+    """Load a checkpoint into the hooked wrapper; see `open_checkpoint` for `path`, `Checkpoint.load` for the rest.
+
+    Parameters
+    ----------
+    path, dtype, device
+        What to load, the type to compute in, and where.
+    bridge
+        Load through TransformerLens's bridge instead: any causal model that transformers knows. A warning says what
+        such a model lacks beside the wrapper.
 
     Examples
     --------
@@ -158,4 +193,8 @@ def load(
     >>> model = hs.load("smollm2")  # doctest: +SKIP
     >>> logits, cache = model.run_with_cache("The capital of France is")  # doctest: +SKIP
     """
-    return open_checkpoint(path).load(dtype, device)
+    if not bridge:
+        return open_checkpoint(path).load(dtype, device)
+    model, _ = load_bridge(path, dtype=dtype)
+    warnings.warn(f"{path} is loaded {LACKS}", stacklevel=2)
+    return model if device is None else model.to(device)

@@ -1,6 +1,7 @@
 """How different the heads of a layer are: inner products of forms, spectra, nulls, and the report over them."""
 
-from .forms import Offsets, gram
+from .forms import gram
+from .offsets import Offsets
 from .over_training import Trajectory, over_training
 from .report import report
 from .result import Report

@@ -1,73 +1,36 @@
 """Inner products of bilinear forms from their factors; no ``d_model x d_model`` matrix is ever formed.
 
-With ``A_h = L_h R_h^T`` and ``M^L_ij = L_i^T L_j``, ``M^R_ij = R_i^T R_j``: ``<A_i, A_j>_F = sum(M^L_ij * M^R_ij)``.
+With ``A_h = L_h R_h^T`` and ``M^L_ij = L_i^T L_j``, ``M^R_ij = R_i^T R_j``: ``<A_i, A_j>_F = sum(M^L_ij * M^R_ij)``,
+and under rotary positions the same with ``M^R`` turned (`rotation`). There are three ways to work that out, and `gram`
+takes the one with the fewest operations:
 
-Under rotary positions ``A_h(delta) = L_h R_delta R_h^T`` depends on how far query and key are apart. Pair the rotary
-planes' columns into complex ones, ``C = a + ib``, with frequencies theta; then, averaged over a range of offsets,
-
-    E <A_i, A_j> = 1/2 Re sum_mn [ phi-_mn (C_Li^T conj(C_Lj))_mn (C_Ri^H C_Rj)_mn
-                                 + phi+_mn (C_Li^T C_Lj)_mn (C_Ri^H conj(C_Rj))_mn ],
-
-``phi±_mn = mean over delta of exp(i delta (theta_m ± theta_n))``, a geometric series. The inner products are averaged,
-never the operators: averaging operators would keep about half of their squared norm.
+- `by_pairs`: both sides' small products, a pair of heads each, as it stands above;
+- `by_groups`, where few groups share a side: ``<A_i, A_j> = <L_i, L_j (turned M^R_ij)^T>`` needs ``M^R`` for pairs of
+  groups alone, and of ``L`` a product a head and group instead of a head and head;
+- `by_strips`, where the forms are small beside their factors (between MLA's latents): the forms written out, a strip of
+  their rows at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 
+import numpy as np
 import torch
-import torch.nn.functional as F
-from jaxtyping import Complex, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from ..models.factors import BilinearForm, Planes
+from ..models.factors import BilinearForm, PerGroup
+from .offsets import Offsets
+from .rotation import turned
 
 TILE_BYTES = 16 * 2**20
 """Size that one tile of small products is held to: small enough that tiles leave the lower triangle out."""
-
-
-@dataclass(frozen=True)
-class Offsets:
-    """A range of distances between query and key, both ends included.
-
-    Examples
-    --------
-    >>> Offsets.parse("0:255"), Offsets.parse("3"), Offsets.parse("none")
-    (Offsets(first=0, last=255), Offsets(first=3, last=3), None)
-    """
-
-    first: int = 0
-    last: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.first <= self.last < 2**31:
-            raise ValueError(f"offsets should be 0 <= first <= last < 2**31 but got {self.first}:{self.last}")
-
-    @classmethod
-    def parse(cls, text: str | int | tuple[int, int] | Offsets | None) -> Offsets | None:
-        """Read ``"3"``, ``"0:255"`` or ``"none"`` (also an int, a pair, or what `parse` returned)."""
-        if text is None or isinstance(text, Offsets):
-            return text
-        if isinstance(text, tuple):
-            return cls(*text)
-        if isinstance(text, str) and text.strip().lower() == "none":
-            return None
-        try:
-            first, colon, last = str(text).partition(":")
-            ends = int(first), int(last if colon else first)
-        except ValueError:
-            raise ValueError(f"offsets should be a distance, FIRST:LAST or none but got {text!r}") from None
-        return cls(*ends)
-
-    def __str__(self) -> str:
-        return str(self.first) if self.first == self.last else f"{self.first}:{self.last}"
-
-    @property
-    def count(self) -> int:
-        """Number of offsets."""
-        return self.last - self.first + 1
+GROUP_COLUMNS, GROUPS = 256, 2
+"""Columns of the factors, and groups, that `by_groups` takes at a time: what it makes of them stays in the cache."""
+STRIP_ROWS = 64
+"""Rows of the forms that `by_strips` writes out at a time."""
 
 
 def gram(forms: Sequence[BilinearForm], offsets: Offsets | None) -> Float[Tensor, "head head"]:
@@ -87,78 +50,99 @@ def gram(forms: Sequence[BilinearForm], offsets: Offsets | None) -> Float[Tensor
     """
     if not forms:
         raise ValueError("a layer's part needs at least one form")
-    heads = forms[0].left.n_heads
-    total = torch.zeros(heads, heads, dtype=torch.float64)
-    for form in forms:
-        for rows in _row_blocks(form):
-            cols = slice(rows.start, heads)
-            block = _tile(form, rows, cols, offsets)
-            total[rows, cols] += block
-    upper = total.triu()
+    upper = torch.stack([_cheapest(form)(form, offsets) for form in forms]).sum(0).triu()
     return upper + upper.triu(1).T
 
 
-def _row_blocks(form: BilinearForm) -> Iterator[slice]:
-    """Yield blocks of heads whose products with all later heads fit a tile; the lower triangle is mirrored."""
+Way = Callable[[BilinearForm, Offsets | None], Float[Tensor, "head head"]]
+"""How the upper triangle of one form's inner products comes about; what stands below the diagonal is not used."""
+
+
+def _cheapest(form: BilinearForm) -> Way:
+    found = ways(form)
+    return min(found, key=lambda way: found[way])
+
+
+def ways(form: BilinearForm) -> dict[Way, int]:
+    """Return the ways that a form's inner products can go, and the multiply-adds that each of them takes."""
+    left, right, heads, width = form.left, form.right, form.left.n_heads, form.left.width
+    found: dict[Way, int] = {by_pairs: left.pairs_cost + right.pairs_cost}
+    if not (isinstance(left, PerGroup) and isinstance(right, PerGroup)):
+        return found
+    for few, many in ((right, left), (left, right)):
+        # What is turned stands on the right.
+        if (few is right or form.planes is None) and few.is_even and many.n_groups == heads > few.n_groups:
+            earlier = heads * (few.n_groups + 1) // 2
+            once = width**2 + width * heads // few.n_groups
+            way = partial(by_groups, few=few, many=many)
+            found[way] = few.pairs_cost + earlier * once * many.inner_width
+    if form.planes is None:
+        strips = heads * left.inner_width * right.inner_width
+        written = 1 if left.is_plain and right.is_plain else 2
+        found[partial(by_strips, left=left, right=right)] = strips * (written * width + heads)
+    return found
+
+
+def by_pairs(form: BilinearForm, offsets: Offsets | None) -> Float[Tensor, "head head"]:
+    """Multiply out both sides' products of every pair of heads, tile by tile."""
     heads = form.left.n_heads
-    row_bytes = heads * 8 * max(form.left.width, form.right.width) ** 2
-    step = max(1, TILE_BYTES // row_bytes)
+    total = torch.zeros(heads, heads, dtype=torch.float64)
+    step = max(1, TILE_BYTES // (heads * 8 * form.left.width**2))
     for start in range(0, heads, step):
-        yield slice(start, min(start + step, heads))
+        rows, cols = slice(start, start + step), slice(start, heads)
+        right = turned(form.right.cross(rows, cols), form.planes, offsets)
+        total[rows, cols] = torch.einsum("ijmn,ijmn->ij", form.left.cross(rows, cols), right)
+    return total
 
 
-def _tile(form: BilinearForm, rows: slice, cols: slice, offsets: Offsets | None) -> Float[Tensor, "rows cols"]:
-    left, right = form.left.cross(rows, cols), form.right.cross(rows, cols)
-    distance = offsets or Offsets(0)
-    if form.planes is None or (distance == Offsets(0) and form.planes.amplitude == 1.0):
-        return torch.einsum("ijmn,ijmn->ij", left, right)
-    return _rotated(left, right, form.planes, distance)
+def by_groups(
+    form: BilinearForm, offsets: Offsets | None, *, few: PerGroup, many: PerGroup
+) -> Float[Tensor, "head head"]:
+    """Multiply the factors of one side by the products of the other, which even groups of heads share."""
+    heads, groups, width = many.n_heads, few.n_groups, many.width
+    each = heads // groups
+    between = turned(few.cross(slice(0, heads, each), slice(0, heads, each)), form.planes, offsets)
+    # NumPy's products: on thin matrices they are faster than torch's, and a square of a matrix takes half.
+    total = np.zeros((groups, each, groups, each))
+    room = np.empty(each * GROUPS * width * GROUP_COLUMNS)
+    for start in range(0, many.inner_width, GROUP_COLUMNS):
+        columns = slice(start, start + GROUP_COLUMNS)
+        weight = many.weight[..., columns].reshape(groups, each, -1).numpy()
+        dual = weight if many.is_plain else many.dual[..., columns].reshape(groups, each, -1).numpy()
+        for group, first in ((g, f) for g in range(groups) for f in range(0, g + 1, GROUPS)):
+            earlier = between[first : min(first + GROUPS, group + 1), group].reshape(-1, width).numpy()
+            product = room[: len(earlier) * dual[group].size // width].reshape(each, len(earlier), -1)
+            for head, out in zip(dual[group], product, strict=True):
+                np.matmul(earlier, head.reshape(width, -1), out=out)
+            product = product.reshape(each, len(earlier) // width, -1)
+            for other in range(product.shape[1]):
+                total[first + other, :, group] += weight[first + other] @ product[:, other].T
+    return torch.from_numpy(total.reshape(heads, heads))
 
 
-def _rotated(left: Tensor, right: Tensor, planes: Planes, offsets: Offsets) -> Float[Tensor, "rows cols"]:
-    still = left.shape[-1] - 2 * len(planes.theta)
-    theta = F.pad(planes.theta, (0, still))
-    weight = F.pad(torch.full_like(planes.theta, planes.amplitude**2), (0, still), value=1.0)
-    total = torch.zeros(left.shape[:2], dtype=torch.float64)
-    for sign in (-1, 1):
-        phi = weight[:, None] * weight * phase_mean(theta[:, None] + sign * theta, offsets)
-        (s_l, d_l), (s_r, d_r) = _complex_product(left, planes, sign), _complex_product(right, planes, sign)
-        total += torch.einsum("ijmn,mn->ij", (s_l * s_r).addcmul_(d_l, d_r), phi.real)
-        total -= torch.einsum("ijmn,mn->ij", (d_l * s_r).addcmul_(s_l, d_r, value=-1), phi.imag)
-    return total / 2
+def by_strips(
+    form: BilinearForm, offsets: Offsets | None, *, left: PerGroup, right: PerGroup
+) -> Float[Tensor, "head head"]:
+    """Write the forms out, a strip of the longer side at a time, and multiply strips; nothing turns here."""
+    long, wide = (left, right) if left.inner_width > right.inner_width else (right, left)
+    plain = long.is_plain and wide.is_plain
+    across = _per_head(wide.weight, wide)
+    across_dual = across if plain else _per_head(wide.dual, wide)
+    total = np.zeros((long.n_heads, long.n_heads))
+    for start in range(0, long.inner_width, STRIP_ROWS):
+        rows = slice(start, start + STRIP_ROWS)
+        strip = other = _strip(_per_head(long.weight[..., rows], long), across)
+        if not plain:
+            other = _strip(_per_head(long.dual[..., rows], long), across_dual)
+        total += strip @ other.T
+    return torch.from_numpy(total)
 
 
-def _complex_product(product: Tensor, planes: Planes, sign: int) -> tuple[Tensor, Tensor]:
-    """Return real and imaginary part of ``C_i^T conj(C_j)`` (sign -1) or ``C_i^T C_j`` (sign +1) from ``F_i^T F_j``."""
-    a_rows, b_rows = _halves(product.transpose(-2, -1), planes)
-    aa, ab = _halves(a_rows.transpose(-2, -1), planes)
-    ba, bb = _halves(b_rows.transpose(-2, -1), planes)
-    return (aa - bb, ba + ab) if sign > 0 else (aa + bb, ba - ab)
+def _per_head(weight: Float[Tensor, "group width inner"], stack: PerGroup) -> Float[Tensor, "head width inner"]:
+    return weight if stack.n_groups == stack.n_heads and stack.is_even else weight[stack.of_head]
 
 
-def _halves(columns: Tensor, planes: Planes) -> tuple[Tensor, Tensor]:
-    """Split the last axis into the planes' first and second columns.
-
-    A column that does not turn is a plane of frequency 0 whose second column is zero.
-    """
-    first, second = planes.pairs
-    a, b = columns[..., first], columns[..., second]
-    still = columns.shape[-1] - 2 * len(planes.theta)
-    if not still:
-        return a, b
-    return torch.cat((a, columns[..., : planes.start], columns[..., planes.stop :]), -1), F.pad(b, (0, still))
-
-
-def phase_mean(omega: Float[Tensor, "*shape"], offsets: Offsets) -> Complex[Tensor, "*shape"]:
-    """Return ``mean over delta of exp(i delta omega)`` in closed form (a geometric series).
-
-    ``exp(i omega (first + last) / 2) sin(n omega / 2) / (n sin(omega / 2))`` for n offsets.
-    """
-    n = offsets.count
-    half = omega / 2
-    middle = torch.exp(1j * half * (offsets.first + offsets.last))
-    sine = torch.sin(half)
-    flat = sine.abs() < 1e-12
-    ratio = torch.sin(n * half) / (n * torch.where(flat, 1.0, sine))
-    # At a whole number of turns every term is 1.
-    return torch.where(flat, torch.ones_like(middle), middle * ratio)
+def _strip(
+    long: Float[Tensor, "head width rows"], across: Float[Tensor, "head width columns"]
+) -> Float[np.ndarray, "head strip"]:
+    return np.matmul(long.transpose(1, 2).numpy(), across.numpy()).reshape(len(long), -1)

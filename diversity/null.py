@@ -6,8 +6,6 @@ near the cap. A high effective rank is therefore no evidence of specialisation; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import torch
 
 from ..models.attention import build_attention
@@ -15,10 +13,8 @@ from ..models.config import ModelConfig
 from ..models.factors import Factors
 
 
-def random_factors(
-    config: ModelConfig, seeds: Sequence[int], *, fold_norm: bool = True
-) -> Iterator[tuple[int, Factors]]:
-    """Yield, for each seed, the forms of one freshly initialised attention layer of this architecture.
+def random_factors(config: ModelConfig, seed: int, *, fold_norm: bool = True) -> Factors:
+    """Return the forms of one freshly initialised attention layer of an architecture.
 
     Layers of one shape share their null, so one layer a seed is enough. torch's global random state is left as it was.
 
@@ -26,17 +22,12 @@ def random_factors(
     ----------
     config
         The architecture.
-    seeds
-        One draw each.
+    seed
+        Of the draw.
     fold_norm
         As for the checkpoint (a fresh norm's gain is 1; LayerNorm's mean subtraction still matters).
     """
-    for seed in seeds:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            attention = build_attention(config.attention, config.d_model, config.rotary)
-        norm = config.norm.build(config.d_model) if fold_norm else None
-        factors = attention.factors(0, norm)
-        del attention  # a large layer would otherwise stand in memory beside its factors
-        yield seed, factors
-        del factors
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        attention = build_attention(config.attention, config.d_model, config.rotary)
+    return attention.factors(0, config.norm.build(config.d_model) if fold_norm else None)

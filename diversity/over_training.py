@@ -19,7 +19,8 @@ from ..models.layers import parse_layers
 from ..plots import over_training as draw_over_training
 from ..plots.terminal import over_training_table
 from ..results import Result
-from .forms import Offsets
+from ..unfinished import Unfinished
+from .offsets import Offsets
 from .result import COLUMNS as LAYER_COLUMNS
 from .result import block_title, describe_settings, told_apart
 from .settings import Circuit, Progress, Settings, Steps
@@ -148,7 +149,7 @@ def over_training(
     if out is not None:
         Path(out).expanduser().mkdir(parents=True, exist_ok=True)
     steps = Steps(len(saved) + null, progress)
-    draws = settings.draw(first.config, steps.done)
+    draws = settings.draw(first.config, steps.done, Unfinished(None))
     rows: list[dict[str, Any]] = []
     for step, checkpoint in saved.items():
         for layer in chosen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pandas as pd
 
 from ..checkpoints import open_checkpoint
 from ..models.layers import parse_layers
-from .forms import Offsets
+from ..unfinished import Unfinished
+from .offsets import Offsets
 from .result import COLUMNS, Report
 from .settings import Circuit, Progress, Reportable, Settings, Steps
 from .spectra import Definition
@@ -50,7 +52,7 @@ def report(
     fold_norm
         Fold the gain of the norms into the forms.
     out
-        Directory to save to.
+        Directory to save to. Finished layers are kept there as they come, so that the same call after a kill goes on.
     progress
         Called with (steps done, steps in all, what was done).
 
@@ -58,6 +60,8 @@ def report(
     ------
     CheckpointError
         If the checkpoint cannot be read.
+    HeadscopeError
+        If `out` holds another unfinished report; names the difference.
     ValueError, IndexError
         If an option cannot be, a layer does not exist, or a weight is NaN or Inf (names layer, head and matrix).
 
@@ -76,35 +80,38 @@ def report(
         raise ValueError(f"source should be a path, a Checkpoint or a HookedModel but is {type(source).__name__}")
     chosen = parse_layers(layers, opened.config.n_layers)
     steps = Steps(len(chosen) + null + 1, progress)
-    if out is not None:
-        Path(out).expanduser().mkdir(parents=True, exist_ok=True)
-    origin = opened.describe()
+    target = None if out is None else Path(out).expanduser()
+    what = {"kind": "effective-rank report", "checkpoint": opened.describe(), "layers": chosen}
     steps.done("hash")
 
-    draws = settings.draw(opened.config, steps.done)
+    kept = Unfinished(
+        target,
+        "report",
+        {
+            **what,
+            **settings.plan(opened.config),
+            "null": null,
+        },
+    )
+    draws = settings.draw(opened.config, steps.done, kept)
     rows: list[dict[str, Any]] = []
     matrices: dict[tuple[str, str, int], np.ndarray] = {}
     notes: dict[str, None] = {}
     if settings.offsets not in (None, Offsets(0)) and opened.config.rotary is None:
         notes["positions are not rotary, so the offsets make no difference"] = None
     for layer in chosen:
-        factors = opened.factors(layer, fold_norm=fold_norm)
-        notes |= dict.fromkeys(factors.notes)
-        for (name, part), similarity in settings.similarities(factors).items():
+        read = partial(opened.factors, layer, fold_norm=fold_norm)
+        similarities, said = settings.layer(f"layer-{layer:04d}", read, kept)
+        notes |= dict.fromkeys(said)
+        for (name, part), similarity in similarities.items():
             matrices[name, part, layer] = similarity
             row = settings.row(similarity, draws.get((name, part), []))
             rows.append({"layer": layer, "circuit": name, "part": part, **row})
-        del factors
         steps.done(f"layer {layer}")
 
-    record = {
-        "kind": "effective-rank report",
-        "checkpoint": origin,
-        "layers": chosen,
-        **settings.describe(opened.config, draws),
-        "notes": list(notes),
-    }
+    record = {**what, **settings.describe(opened.config, draws), "notes": list(notes)}
     result = Report(table=pd.DataFrame(rows, columns=list(COLUMNS)), similarity=matrices, record=record)
-    if out is not None:
-        result.save(out)
+    if target is not None:
+        result.save(target)
+        kept.discard()
     return result

@@ -15,8 +15,10 @@ import numpy as np
 from ..models.config import ModelConfig
 from ..models.factors import Factors
 from ..results import plain
-from .forms import Offsets, gram
+from ..unfinished import Unfinished
+from .forms import gram
 from .null import random_factors
+from .offsets import Offsets
 from .spectra import Definition, Measures, cosine, measure
 
 Circuit = Literal["qk", "ov", "both"]
@@ -106,13 +108,30 @@ class Settings:
             for part, forms in factors.circuits[circuit].items()
         }
 
-    def draw(self, config: ModelConfig, done: Callable[[str], None]) -> Draws:
+    def layer(
+        self, piece: str, read: Callable[[], Factors], kept: Unfinished
+    ) -> tuple[dict[Key, np.ndarray], list[str]]:
+        """Return a layer's similarities and notes: as kept, or from its factors, and kept from then on."""
+        held = kept.load(piece)
+        if held is None:
+            factors = read()
+            held = {"/".join(key): matrix for key, matrix in self.similarities(factors).items()}
+            held["notes"] = np.array(factors.notes, dtype=str)
+            del factors  # one layer's factors in memory at a time
+            kept.save(piece, held)
+        notes = [str(note) for note in held.pop("notes")]
+        return {_key(name): matrix for name, matrix in held.items()}, notes
+
+    def draw(self, config: ModelConfig, done: Callable[[str], None], kept: Unfinished) -> Draws:
         """Measure the null: fresh layers of an architecture, a seed each."""
         draws: Draws = {}
-        for seed, factors in random_factors(config, range(self.null), fold_norm=self.fold_norm):
-            for key, similarity in self.similarities(factors).items():
+        for seed in range(self.null):
+
+            def read(seed: int = seed) -> Factors:
+                return random_factors(config, seed, fold_norm=self.fold_norm)
+
+            for key, similarity in self.layer(f"null-{seed:04d}", read, kept)[0].items():
                 draws.setdefault(key, []).append(measure(similarity, self.definition))
-            del factors  # one layer's factors in memory at a time
             done(f"null {seed}")
         return draws
 
@@ -134,14 +153,20 @@ class Settings:
     def describe(self, config: ModelConfig, draws: Draws) -> dict[str, Any]:
         """Return the settings, the null's draws and the versions, for a record."""
         return {
+            **self.plan(config),
+            "dtype": "float64",
+            "null": self._describe_null(draws),
+            "versions": {"python": platform.python_version(), **{name: version(name) for name in _RECORDED}},
+        }
+
+    def plan(self, config: ModelConfig) -> dict[str, Any]:
+        """Return what is measured of what architecture."""
+        return {
             "config": config.to_dict(),
             "circuits": list(self.circuits),
             "offsets": self._describe_offsets(config),
             "norm_gains_folded": self.fold_norm,
             "definition": self.definition,
-            "dtype": "float64",
-            "null": self._describe_null(draws),
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in _RECORDED}},
         }
 
     def _describe_offsets(self, config: ModelConfig) -> dict[str, Any]:
@@ -164,6 +189,11 @@ class Settings:
 
 
 _RECORDED = ("headscope", "torch", "numpy", "scipy", "pandas", "safetensors", "transformers", "transformer-lens")
+
+
+def _key(name: str) -> Key:
+    circuit, part = name.split("/")
+    return circuit, part
 
 
 class Steps:

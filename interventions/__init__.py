@@ -1,9 +1,9 @@
 """Edits of what a head reads, looks at or brings, as values that leave the model as it was."""
 
+from ..checkpoints.bridge import load_bridge
 from .ablation import Ablation, ablate
 from .applying import apply
 from .behaviour import Behaviour, behaviour
-from .bridged import load_bridge
 from .edits import Edit, Mean, Noise, Resample, SameNorm, Scale, Shuffle, Swap, Zero
 from .paths import PATHS
 

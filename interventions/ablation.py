@@ -21,8 +21,9 @@ from ..plots import effect_map
 from ..plots.terminal import ablation_table
 from ..results import Result
 from ..training.corpus import documents
+from ..unfinished import Unfinished
+from . import parts
 from .bridged import BridgeSweep
-from .parts import Parts
 from .paths import view
 from .plan import ALL, LayerScores, Plan
 from .statistics import FLIPS
@@ -214,8 +215,8 @@ def ablate(
         "versions": {"python": platform.python_version(), **{name: version(name) for name in _RECORDED}},
     }
     with workers() as team:
-        parts = Parts(target, record)
-        found = _go_through(sweep, team, parts, chosen, progress)
+        kept = Unfinished(target, "sweep", record)
+        found = _go_through(sweep, team, kept, chosen, progress)
         if found is None:
             return None
     score, accuracy = found[0].clean, found[0].clean_accuracy
@@ -224,21 +225,21 @@ def ablate(
     result = Ablation(table=effect_table(found, units, plan), samples=sample_table(found), record=record)
     if target is not None:
         result.save(target)
-        parts.discard()
+        kept.discard()
     return result
 
 
 def _go_through(
-    sweep: Sweep | BridgeSweep, team: Workers, parts: Parts, layers: Sequence[int], progress: Progress | None
+    sweep: Sweep | BridgeSweep, team: Workers, kept: Unfinished, layers: Sequence[int], progress: Progress | None
 ) -> list[LayerScores] | None:
     """Return all layers' scores on the leading process, in order; None on the others."""
     mine: list[LayerScores] = []
     own = team.share(layers)
     for done, layer in enumerate(own):
-        scores = parts.load(layer)
+        scores = parts.load(kept, layer)
         if scores is None:
             scores = sweep.layer(layer)
-            parts.save(scores)
+            parts.save(kept, scores)
         mine.append(scores)
         if progress is not None and team.leads:
             progress(done + 1, len(own), f"layer {layer}")

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,40 +16,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import CheckpointError
+from ..checkpoints.bridge import LACKS
 from .applying import apply
 from .edits import Edit, Rows, SameNorm
 from .paths import SHARED, view
 from .plan import ALL, LayerScores, Plan, cell_kind, head_cells
 from .tasks import Task, evaluate
-
-
-def load_bridge(path: str | os.PathLike[str], device_map: str | None = None) -> tuple[Any, Any]:
-    """Load a Hugging Face directory into TransformerLens's bridge, and its tokenizer.
-
-    Parameters
-    ----------
-    path
-        Directory with config, weights and tokenizer; nothing is fetched.
-    device_map
-        As for Hugging Face (``"auto"`` spreads a large model over what there is, through accelerate); None: the CPU.
-
-    Raises
-    ------
-    CheckpointError
-        If the directory holds no such model.
-    """
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    if not (Path(path) / "config.json").exists():
-        raise CheckpointError(f"{path} is no Hugging Face directory: it has no config.json")
-    try:
-        plain = AutoModelForCausalLM.from_pretrained(path, local_files_only=True, device_map=device_map)
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{path} cannot be loaded by transformers: {str(error).splitlines()[0]}") from error
-    return build_bridge_from_module(plain.eval(), type(plain).__name__, hf_config=plain.config), tokenizer
 
 
 class BridgeSweep:
@@ -87,7 +57,7 @@ class BridgeSweep:
             digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
         found = {"path": None, "family": "TransformerLens bridge", "sha256": digest.hexdigest(), **(origin or {})}
-        return {"checkpoint": found, "config": {field: getattr(cfg, field, None) for field in fields}}
+        return {"checkpoint": found, "notes": [LACKS], "config": {field: getattr(cfg, field, None) for field in fields}}
 
     def cells(self, layer: int) -> tuple[int, ...]:
         """Return the heads of a layer's cells."""

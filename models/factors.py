@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -33,6 +34,9 @@ class HeadStack(ABC):
     def cross(self, rows: slice, cols: slice) -> Float[Tensor, "rows cols width width"]:
         """Return ``M[i, j] = F_i^T F_j`` for the heads in `rows` and in `cols`."""
 
+    pairs_cost: int
+    """Multiply-adds that `cross` takes for every pair of heads, each pair once."""
+
     @abstractmethod
     def dense(self, head: int) -> Float[Tensor, "d_in width"]:
         """Return one head's factor written out."""
@@ -42,8 +46,65 @@ class HeadStack(ABC):
         """Return the stack with every head's columns multiplied by `gain`."""
 
 
+class PerGroup(HeadStack):
+    """One matrix a group of heads, over an axis that may have a metric: ``F_i^T F_j = weight_i dual_j^T``."""
+
+    of_head: Int[Tensor, " head"]
+    """Group of each query head."""
+    weight: Float[Tensor, "group width inner"]
+    """Each group's matrix; row-major, so that stacking the groups is free."""
+    dual: Float[Tensor, "group width inner"]
+    """The same times the metric; the same tensor where there is none."""
+    is_plain: bool
+    """Whether there is no metric."""
+
+    @property
+    def n_heads(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Number of query heads."""
+        return len(self.of_head)
+
+    @property
+    def width(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Columns of a head's factor."""
+        return self.weight.shape[1]
+
+    @property
+    def n_groups(self) -> int:
+        """Matrices apart."""
+        return self.weight.shape[0]
+
+    @property
+    def inner_width(self) -> int:
+        """Size of the axis that products run over."""
+        return self.weight.shape[2]
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the heads stand in a row group by group, as many in each."""
+        each = torch.arange(self.n_groups).repeat_interleave(self.n_heads // self.n_groups)
+        return torch.equal(self.of_head, each)
+
+    @property
+    def pairs_cost(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Every pair of groups once."""
+        return self.n_groups * (self.n_groups + 1) // 2 * self.width**2 * self.inner_width
+
+    def cross(self, rows: slice, cols: slice) -> Float[Tensor, "rows cols width width"]:
+        """One product over the distinct groups, then an index."""
+        of_row, of_col = self.of_head[rows], self.of_head[cols]
+        row_groups, row_index = of_row.unique(return_inverse=True)
+        col_groups, col_index = of_col.unique(return_inverse=True)
+        product = (_take(self.weight, row_groups) @ _take(self.dual, col_groups).T).view(
+            len(row_groups), self.width, len(col_groups), self.width
+        )
+        product = product.transpose(1, 2)
+        if torch.equal(row_groups, of_row) and torch.equal(col_groups, of_col):
+            return product
+        return product[row_index][:, col_index]
+
+
 @dataclass(frozen=True, eq=False)
-class Separate(HeadStack):
+class Separate(PerGroup):
     """One dense factor a group; query heads may share one (``of_head``: head -> group).
 
     Parameters
@@ -57,33 +118,17 @@ class Separate(HeadStack):
     weight: Float[Tensor, "group width d_in"]
     of_head: Int[Tensor, " head"]
 
-    @property
-    def n_heads(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Number of query heads."""
-        return len(self.of_head)
+    is_plain: ClassVar[bool] = True  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
-    def width(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Columns of a head's factor."""
-        return self.weight.shape[1]
+    def dual(self) -> Float[Tensor, "group width d_in"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The factors themselves."""
+        return self.weight
 
     @property
     def d_in(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Rows of a head's factor."""
         return self.weight.shape[2]
-
-    def cross(self, rows: slice, cols: slice) -> Float[Tensor, "rows cols width width"]:
-        """One product over the distinct groups, then an index."""
-        of_row, of_col = self.of_head[rows], self.of_head[cols]
-        row_groups, row_index = of_row.unique(return_inverse=True)
-        col_groups, col_index = of_col.unique(return_inverse=True)
-        product = (_take(self.weight, row_groups) @ _take(self.weight, col_groups).T).view(
-            len(row_groups), self.width, len(col_groups), self.width
-        )
-        product = product.transpose(1, 2)
-        if torch.equal(row_groups, of_row) and torch.equal(col_groups, of_col):
-            return product
-        return product[row_index][:, col_index]
 
     def dense(self, head: int) -> Float[Tensor, "d_in width"]:
         """Return the factor of the head's group."""
@@ -135,6 +180,14 @@ class SharedPlusPrivate(HeadStack):
         """Columns of a head's factor."""
         return self.shared.shape[1]
 
+    @property
+    def pairs_cost(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The residuals' pairs at their rank, and the way up on either side."""
+        rank = self.down.shape[2]
+        pairs = self.n_heads * (self.n_heads + 1) // 2
+        base = self.d_in * self.width * (self.width + self.n_heads * rank) + self.n_heads * self.width**2 * rank
+        return base + pairs * rank * (rank * self.d_in + self.width * rank + self.width**2)
+
     def cross(self, rows: slice, cols: slice) -> Float[Tensor, "rows cols width width"]:
         """``S^T S + (S^T U_j) B_j^T + B_i (U_i^T S) + B_i (U_i^T U_j) B_j^T``."""
         down_i, down_j, up_i, up_j = self.down[rows], self.down[cols], self.up[rows], self.up[cols]
@@ -164,8 +217,10 @@ class SharedPlusPrivate(HeadStack):
 
 
 @dataclass(frozen=True, eq=False)
-class Through(HeadStack):
+class Through(PerGroup):
     """Factors behind one map that all heads share, ``F_h = base @ inner[h]`` (MLA's down-projection).
+
+    The map's Gram matrix, ``latent x latent``, is the metric of the inner factors.
 
     Parameters
     ----------
@@ -178,31 +233,28 @@ class Through(HeadStack):
     base: Float[Tensor, "d_in latent"]
     inner: Separate
 
+    is_plain: ClassVar[bool] = False  # pyright: ignore[reportIncompatibleVariableOverride]
+
     @property
-    def n_heads(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Number of heads."""
-        return self.inner.n_heads
+    def of_head(self) -> Int[Tensor, " head"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """``[head]`` group of each query head."""
+        return self.inner.of_head
+
+    @property
+    def weight(self) -> Float[Tensor, "group width latent"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner factors."""
+        return self.inner.weight
+
+    @cached_property
+    def dual(self) -> Float[Tensor, "group width latent"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner factors times ``base^T base``."""
+        down = self.base.T.numpy()
+        return self.inner.weight @ torch.from_numpy(down @ down.T)  # NumPy works out half of a Gram matrix
 
     @property
     def d_in(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Rows of a head's factor."""
         return self.base.shape[0]
-
-    @property
-    def width(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Columns of a head's factor."""
-        return self.inner.width
-
-    def cross(self, rows: slice, cols: slice) -> Float[Tensor, "rows cols width width"]:
-        """``inner_i^T (base^T base) inner_j``: the latent's Gram matrix once."""
-        weight, of_head = self.inner.weight, self.inner.of_head
-        left = (weight[of_head[rows]] @ self._gram).flatten(0, 1)
-        right = _take(weight, of_head[cols])
-        return (left @ right.T).view(-1, self.width, len(of_head[cols]), self.width).transpose(1, 2)
-
-    @cached_property
-    def _gram(self) -> Float[Tensor, "latent latent"]:
-        return self.base.T @ self.base
 
     def dense(self, head: int) -> Float[Tensor, "d_in width"]:
         """Return ``base @ inner[head]``."""

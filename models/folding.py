@@ -31,11 +31,10 @@ def matrix(
     layer: int, name: str, weight: Float[Tensor, "*shape"], norm: Norm | None = None, unit: str = "head"
 ) -> Float[Tensor, "*shape"]:
     """Return a weight (last axis: input) checked, in float64, with the norm before it folded in."""
-    weight = weight.detach()
-    check_finite(layer, name, weight, unit)
     # One copy, laid out for the products to come, also where nothing is to convert: factors must not move when
     # somebody edits the model. On the CPU, since some accelerators have no float64.
-    wide = torch.empty(weight.shape, dtype=torch.float64).copy_(weight)
+    wide = torch.empty(weight.shape, dtype=torch.float64).copy_(weight.detach())
+    check_finite(layer, name, wide, unit)
     if norm is not None:
         check_finite(layer, f"gain of the norm before {name}", norm.gain)
         norm.fold_(wide)
@@ -51,7 +50,8 @@ def stack(
     of_head: Int[Tensor, " head"],
 ) -> Separate:
     """Return a stacked projection ``[group * width, d_in]`` as one factor a group."""
-    rows = weight.unflatten(0, (-1, width))
+    # Turned, where it has to be, as a matrix and in its own type: many times faster than while it is upcast.
+    rows = weight.detach().contiguous().unflatten(0, (-1, width))
     unit = "head" if len(rows) == len(of_head) else "group"
     return Separate(matrix(layer, name, rows, norm, unit), of_head)
 

@@ -10,7 +10,7 @@ DeepSeek-V2 (arXiv 2405.04434), section 2.1; DeepSeek-V3 (arXiv 2412.19437).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -224,15 +224,15 @@ class MLAAttention(Attention):
         """
         cfg, heads = self.mla, torch.arange(self.config.n_heads)
         latent_norm = None if norm is None else self.latent_norm
-        q, q_base = self._query_stack(layer, norm, heads)
+        query, q_base = self._query(layer, norm)
         k = stack(layer, "W_UK", self.k_up.weight, cfg.d_nope, latent_norm, heads)
         v = stack(layer, "W_UV", self.v_up.weight, cfg.d_value_head, latent_norm, heads)
         o = stack(layer, "W_O", self.o.weight.T, cfg.d_value_head, None, heads)
-        q_content = Separate(q.weight[:, : cfg.d_nope].contiguous(), heads)
+        q_content = Separate(query(slice(None, cfg.d_nope)), heads)
         content = BilinearForm(q_content, k)
         qk: dict[str, tuple[BilinearForm, ...]] = {"content": (content,)}
         if cfg.d_rope:
-            q_rope = Separate(q.weight[:, cfg.d_nope :].contiguous(), heads)
+            q_rope = Separate(query(slice(cfg.d_nope, None)), heads)
             k_rope = stack(layer, "W_KR", self.k_rot.weight, cfg.d_rope, norm, torch.zeros_like(heads))
             position = BilinearForm(q_rope, k_rope, self.planes(first_column=cfg.d_nope))
             qk |= {"position": (position,), "joint": (content, position)}
@@ -248,10 +248,15 @@ class MLAAttention(Attention):
         circuits = {"qk": qk, "ov": {"all": (BilinearForm(v, o),)}}
         return Factors(layer, cfg.n_heads, circuits, norm is not None, tuple(notes))
 
-    def _query_stack(self, layer: int, norm: Norm | None, heads: Tensor) -> tuple[Separate, Tensor | None]:
-        """Return the query's per-head factors and, through a latent, the map into it."""
+    def _query(
+        self, layer: int, norm: Norm | None
+    ) -> tuple[Callable[[slice], Float[Tensor, "head width d_in"]], Float[Tensor, "d_model latent"] | None]:
+        """Return what gives some columns of every head's query and, through a latent, the map into it."""
+        split = (self.config.n_heads, self.config.d_key)
         if self.mla.d_q_latent is None:
-            return stack(layer, "W_Q", self.q.weight, self.config.d_key, norm, heads), None
+            dense = self.q.weight.unflatten(0, split)
+            return lambda columns: matrix(layer, "W_Q", dense[:, columns], norm), None
         latent_norm = None if norm is None else self.q_latent_norm
-        q = stack(layer, "W_UQ", self.q_up.weight, self.config.d_key, latent_norm, heads)
-        return q, matrix(layer, "W_DQ", self.q_down.weight, norm).T
+        up = self.q_up.weight.unflatten(0, split)
+        base = matrix(layer, "W_DQ", self.q_down.weight, norm).T
+        return lambda columns: matrix(layer, "W_UQ", up[:, columns], latent_norm), base

@@ -379,12 +379,6 @@ def test_paths_that_are_no_checkpoint(make, name, message, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_name_on_the_hub_is_a_path_that_does_not_exist(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match="openai-community/gpt2 does not exist"):
-        headscope.load("openai-community/gpt2")
-
-
 def test_links_strings_and_home(copy, tmp_path, monkeypatch, tokens):
     directory = copy()
     (tmp_path / "link").symlink_to(directory)

@@ -6,7 +6,9 @@ import math
 
 import pytest
 import torch
-from headscope.diversity.forms import Offsets, gram, phase_mean
+from headscope.diversity import Offsets, gram
+from headscope.diversity.forms import ways
+from headscope.diversity.rotation import phase_mean
 from headscope.models import GroupedConfig, LRKVConfig, MLAConfig, QKNorm, Rotary
 from headscope.models.factors import BilinearForm, Separate
 from headscope.models.rope import rotate
@@ -111,11 +113,36 @@ def test_content_between_residual_streams_is_the_latent_form_folded(build):
     torch.testing.assert_close(gram(model.factors(0).circuits["qk"]["content_d_model"], None), a @ a.T)
 
 
-def test_tiles_do_not_change_the_result(build, monkeypatch):
-    forms = build(GroupedConfig(n_heads=9, n_kv_heads=3, d_head=6)).factors(0).circuits["qk"]["all"]
-    whole = gram(forms, Offsets(0, 7))
-    monkeypatch.setattr("headscope.diversity.forms.TILE_BYTES", 2 * 9 * 8 * 36)
-    torch.testing.assert_close(gram(forms, Offsets(0, 7)), whole, rtol=1e-13, atol=1e-13)
+@pytest.mark.parametrize("offsets", [None, Offsets(3, 20)], ids=str)
+def test_every_way_gives_the_same_whatever_its_tiles(build, attention, positions, offsets, monkeypatch):
+    if isinstance(attention, MLAConfig) and isinstance(positions, Rotary) and positions.width not in (None, 4):
+        pytest.skip("MLA's rotary channel has a width of its own")
+    for name, size in (("TILE_BYTES", 2 * 9 * 8 * 36), ("GROUP_COLUMNS", 5), ("GROUPS", 1), ("STRIP_ROWS", 3)):
+        monkeypatch.setattr(f"headscope.diversity.forms.{name}", size)
+    factors = build(attention, positions).factors(0)
+    for parts in factors.circuits.values():
+        for forms in parts.values():
+            for form in forms:
+                expected = brute((form,), offsets).triu()
+                for way in ways(form):
+                    torch.testing.assert_close(way(form, offsets).triu(), expected, rtol=1e-9, atol=1e-10)
+
+
+def test_shared_keys_and_narrow_latents_take_a_way_of_their_own(build):
+    def names(attention, circuit: str, part: str) -> list[str]:
+        (form,) = build(attention, d_model=64).factors(0).circuits[circuit][part]
+        found = ways(form)
+        return [getattr(way, "func", way).__name__ for way in sorted(found, key=lambda way: found[way])]
+
+    shared = GroupedConfig(n_heads=8, n_kv_heads=2, d_head=8)
+    latent = MLAConfig(n_heads=16, d_latent=8, d_nope=8, d_rope=4, d_value_head=8)
+    apart, low_rank = GroupedConfig(n_heads=8, d_head=4), LRKVConfig(n_heads=8, d_head=4, rank=2)
+    assert names(shared, "qk", "all") == ["by_groups", "by_pairs"]
+    assert names(shared, "ov", "all")[0] == "by_groups"
+    assert names(latent, "ov", "all")[0] == "by_strips"
+    assert names(latent, "qk", "position")[0] == "by_groups"
+    assert names(apart, "ov", "all")[0] == "by_pairs"
+    assert names(low_rank, "qk", "all") == ["by_pairs"]
 
 
 def one(left: torch.Tensor, right: torch.Tensor, template: BilinearForm) -> tuple[BilinearForm]:

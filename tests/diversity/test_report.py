@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import signal
+import subprocess
+import sys
 from csv import DictReader
 
 import headscope as hs
@@ -220,7 +223,7 @@ def test_the_reading_calls_a_random_model_different_as_seldom_as_it_says():
     ranks = np.array(
         [
             measure(cosine(gram(factors.circuits["qk"]["all"], None).numpy())).erank
-            for _, factors in random_factors(config, range(600))
+            for factors in (random_factors(config, seed) for seed in range(600))
         ]
     )
     rng = np.random.default_rng(0)
@@ -238,6 +241,44 @@ def test_progress_counts_every_step(model):
     assert [done for done, _, _ in steps] == [1, 2, 3, 4, 5, 6]
     assert {total for _, total, _ in steps} == {6}
     assert [what for _, _, what in steps] == ["hash", "null 0", "null 1", "layer 0", "layer 1", "layer 2"]
+
+
+KILLED = """
+import os, signal, sys
+import headscope as hs
+
+def stop(done, total, what):
+    if what == "layer 1":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+hs.report(sys.argv[1], null=2, offsets=3, out=sys.argv[2], progress=stop)
+"""
+
+
+def test_a_killed_report_goes_on_and_reads_nothing_twice(model, tmp_path):
+    hs.save(model, tmp_path / "saved")
+    out, whole = tmp_path / "out", hs.report(tmp_path / "saved", null=2, offsets=3)
+    line = [sys.executable, "-c", KILLED, str(tmp_path / "saved"), str(out)]
+    killed = subprocess.run(line, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    pieces = {path.name for path in (out / "unfinished").glob("*.npz")}
+    assert pieces == {"null-0000.npz", "null-0001.npz", "layer-0000.npz", "layer-0001.npz"}
+
+    with pytest.raises(hs.HeadscopeError, match=r"unfinished report whose offsets\.text is 3, not 4"):
+        hs.report(tmp_path / "saved", null=2, offsets=4, out=out)
+    other = hs.HookedModel(model.config)
+    with pytest.raises(hs.HeadscopeError, match=r"whose checkpoint\.path is .*saved, not None"):
+        hs.report(other, null=2, offsets=3, out=out)
+    opened = hs.open_checkpoint(tmp_path / "saved")
+    read = opened.factors
+    layers = []
+    opened.factors = lambda layer, fold_norm: layers.append(layer) or read(layer, fold_norm=fold_norm)
+    resumed = hs.report(opened, null=2, offsets=3, out=out)
+    assert layers == [2]
+    pd.testing.assert_frame_equal(resumed.table, whole.table, check_exact=True)
+    assert resumed.record == whole.record
+    assert all(np.array_equal(resumed.similarity[key], matrix) for key, matrix in whole.similarity.items())
+    assert not (out / "unfinished").exists()
 
 
 def test_figures_come_from_the_same_result(model):

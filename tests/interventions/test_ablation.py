@@ -493,6 +493,7 @@ def test_a_bridged_model_gives_the_wrappers_numbers(llama, path, how):
     for column in ("effect", "low", "high", "p", "random_effect", "beyond_q", "accuracy", "shared_effect"):
         np.testing.assert_allclose(there.table[column], here.table[column], rtol=1e-3, atol=1e-5, err_msg=column)
     assert there.record["checkpoint"]["family"] == "TransformerLens bridge"
+    assert "no factors" in there.record["notes"][0]
 
 
 def test_the_command_ablates_through_the_bridge_with_a_device_map(llama, place):
@@ -501,6 +502,7 @@ def test_the_command_ablates_through_the_bridge_with_a_device_map(llama, place):
         CliRunner().invoke(app, ["ablate", *common, *extra]) for extra in ([], ["--bridge", "--device-map", "auto"])
     )
     assert bridged.exit_code == 0, bridged.output
+    assert "loaded in TransformerLens's bridge" in bridged.stderr
     effects = [[row["effect"] for row in json.loads(found.stdout)["rows"]] for found in (plain, bridged)]
     np.testing.assert_allclose(*effects, rtol=1e-3, atol=1e-5)
     wrong = CliRunner().invoke(app, ["ablate", str(llama), "--task", str(place[1]), "--bridge"])
