@@ -5,7 +5,8 @@ and query, ``q (z B^T) R_j``, and three ways are exact:
 
 - *rotate at read* (any ``B``): coordinates are kept unrotated, restored and rotated block by block as they are read;
 - *closed*: where the span of ``B_h`` is closed under rotation, ``B^T R_j = E_j B^T`` for some ``E_j``, coordinates are
-  rotated once, when they are kept, and read like unrotated ones;
+  rotated once, when they are kept, and read like unrotated ones. They are kept in an orthonormal basis of the span: in
+  `B`'s own, an ill-conditioned one would blow them up, and their rounding with them;
 - *separate position channels*: a special case of it. Where ``B`` has no rows in the columns that turn, ``E_j`` is the
   identity.
 
@@ -50,6 +51,7 @@ class Factored(Form):
         self.closed = attention.lrkv.keys == "closed" and attention.rotary is not None
         if self.closed:
             self._check_closed()
+            self._basis = torch.linalg.qr(self._up.detach().double()).Q.to(self._up.dtype)
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -79,7 +81,7 @@ class Factored(Form):
     ) -> tuple[Float[Tensor, "batch pos group d_key"], Float[Tensor, "batch pos group d_value"]]:
         """Return joint keys and values."""
         attn = self.attention
-        private = torch.einsum("bphr,hdr->bphd", kept["k_coords"], self._up)
+        private = torch.einsum("bphr,hdr->bphd", kept["k_coords"], self._read_up)
         k = kept["k_shared"] + (private if self.closed else attn.turn(private, positions))
         if self._norm_where is not None:
             k = k * kept["k_scale"]
@@ -93,7 +95,8 @@ class Factored(Form):
         """Return the shared and the private part of scores and of values."""
         q = q * self._gain if self._norm_where == "after" else q
         coords = stored["k_coords"]
-        up = F.pad(self._up, (0, coords.shape[-1] - self._up.shape[-1]))
+        up = self._read_up
+        up = F.pad(up, (0, coords.shape[-1] - up.shape[-1]))
         if self.attention.rotary is None or self.closed:
             private = KeyPart("private", torch.einsum("bhd,hdr->bhr", q, up), coords)
         else:
@@ -131,6 +134,11 @@ class Factored(Form):
         up = k.B if k.bias is None else torch.cat((k.B, k.bias[:, :, None]), dim=-1)
         return up * self._gain[:, None] if self._norm_where == "before" else up
 
+    @property
+    def _read_up(self) -> Float[Tensor, "head d_head kept_rank"]:
+        """The way up from what is kept."""
+        return self._basis if self.closed else self._up
+
     def _with_bias(self, coords: Float[Tensor, "batch pos head rank"]) -> Float[Tensor, "batch pos head kept_rank"]:
         return coords if self.attention.k.bias is None else F.pad(coords, (0, 1), value=1.0)
 
@@ -149,11 +157,9 @@ class Factored(Form):
     def _turned_coordinates(
         self, coords: Float[Tensor, "batch pos head rank"], positions: Int[Tensor, "batch pos"]
     ) -> Float[Tensor, "batch pos head rank"]:
-        """Return ``z E_j``, from ``z E_j B^T = z B^T R_j``."""
-        up = self._up
-        turned = self.attention.turn(torch.einsum("bphr,hdr->bphd", coords, up), positions)
-        back = torch.linalg.pinv(up.double()).to(up.dtype)
-        return torch.einsum("bphd,hrd->bphr", turned, back)
+        """Return ``z B^T R_j`` in the orthonormal basis Q of the span, which holds it: ``z B^T R_j Q``."""
+        turned = self.attention.turn(torch.einsum("bphr,hdr->bphd", coords, self._up), positions)
+        return torch.einsum("bphd,hdr->bphr", turned, self._basis)
 
     def _check_closed(self) -> None:
         if self.attention.k.bias is not None:

@@ -51,7 +51,10 @@ def test_coordinates_of_a_closed_span_are_rotated_once(build, tokens, close, pos
     assert private.turn is None, "a closed span is read without rotation"
     if separate:
         _, seen = model.run_with_cache(tokens)
-        close(cache.read(0, requests.requests[0])["k_coords"], seen["blocks.0.attn.hook_k_coords"][0], 1e-12)
+        kept, private = cache.read(0, requests.requests[0])["k_coords"], seen["blocks.0.attn.hook_k_private"][0]
+        close(kept.norm(dim=-1), private.norm(dim=-1), 1e-12)
+        kept, private = kept.movedim(1, 0), private.movedim(1, 0)
+        close(kept @ kept.mT, private @ private.mT, 1e-11)  # what does not turn is kept as it is, in another basis
 
 
 def test_a_span_that_is_not_closed_is_refused_with_what_was_measured(build):
