@@ -14,7 +14,7 @@ from ..errors import CheckpointError
 from ..models.hooked import HookedModel
 from . import native
 from .checkpoint import Checkpoint, Layout
-from .families import FAMILIES, gguf_llama
+from .families import FAMILIES, gguf_llama, refusals
 from .reference import reference_models
 from .runs import saved_steps
 from .store import GGUFStore, SafetensorsStore, read_json
@@ -98,14 +98,14 @@ def _layout(config: dict[str, Any], store: SafetensorsStore) -> Layout:
         return native.layout(config)
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
+        reason = refusals.KNOWN_REASONS.get(kind) if isinstance(kind, str) else None
         raise CheckpointError(
-            f"model_type {kind!r} is none of the known ones ({', '.join(sorted(FAMILIES))}); "
+            f"model_type {kind!r} is not read: {reason}"
+            if reason
+            else f"model_type {kind!r} is none of the known ones ({', '.join(sorted(FAMILIES))}); "
             "a family is added by one file in checkpoints/families"
         )
-    packing = config.get("quantization_config")
-    if packing is not None:
-        method = packing.get("quant_method") if isinstance(packing, dict) else packing
-        raise CheckpointError(f"quantization_config says that the weights are packed ({method}): dequantise them first")
+    refusals.check(config, store.names())
     return FAMILIES[kind](config, store.names())
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ..models.attention import build_attention
+from ..models.block import no_norm
 from ..models.config import ModelConfig
 from ..models.factors import Factors
 
@@ -25,7 +26,7 @@ def random_factors(
     Parameters
     ----------
     config
-        The architecture.
+        The architecture, all of whose layers are alike (`ModelConfig.at`).
     seeds
         One draw each.
     fold_norm
@@ -35,8 +36,8 @@ def random_factors(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             attention = build_attention(config.attention, config.d_model, config.rotary)
-        norm = config.norm.build(config.d_model) if fold_norm else None
-        factors = attention.factors(0, norm)
+        norm = config.build_norm(config.arrangement != "post") or no_norm(config.d_model)
+        factors = attention.factors(0, norm if fold_norm else None)
         del attention  # a large layer would otherwise stand in memory beside its factors
         yield seed, factors
         del factors

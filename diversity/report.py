@@ -14,7 +14,7 @@ from ..checkpoints import open_checkpoint
 from ..models.layers import parse_layers
 from .forms import Offsets
 from .result import COLUMNS, Report
-from .settings import Circuit, Progress, Reportable, Settings, Steps
+from .settings import Circuit, Progress, Reportable, Settings, Steps, kinds_of_layers
 from .spectra import Definition
 
 
@@ -75,13 +75,13 @@ def report(
     if not isinstance(opened, Reportable):
         raise ValueError(f"source should be a path, a Checkpoint or a HookedModel but is {type(source).__name__}")
     chosen = parse_layers(layers, opened.config.n_layers)
-    steps = Steps(len(chosen) + null + 1, progress)
+    steps = Steps(len(chosen) + null * len(kinds_of_layers(opened.config, chosen)) + 1, progress)
     if out is not None:
         Path(out).expanduser().mkdir(parents=True, exist_ok=True)
     origin = opened.describe()
     steps.done("hash")
 
-    draws = settings.draw(opened.config, steps.done)
+    drawn = settings.draw(opened.config, chosen, steps.done)
     rows: list[dict[str, Any]] = []
     matrices: dict[tuple[str, str, int], np.ndarray] = {}
     notes: dict[str, None] = {}
@@ -92,7 +92,7 @@ def report(
         notes |= dict.fromkeys(factors.notes)
         for (name, part), similarity in settings.similarities(factors).items():
             matrices[name, part, layer] = similarity
-            row = settings.row(similarity, draws.get((name, part), []))
+            row = settings.row(similarity, drawn.of(layer, (name, part)))
             rows.append({"layer": layer, "circuit": name, "part": part, **row})
         del factors
         steps.done(f"layer {layer}")
@@ -101,7 +101,7 @@ def report(
         "kind": "effective-rank report",
         "checkpoint": origin,
         "layers": chosen,
-        **settings.describe(opened.config, draws),
+        **settings.describe(opened.config, drawn),
         "notes": list(notes),
     }
     result = Report(table=pd.DataFrame(rows, columns=list(COLUMNS)), similarity=matrices, record=record)

@@ -2,6 +2,7 @@
 
 from .attention import Attention
 from .config import ModelConfig
+from .experts import ExpertsConfig
 from .factors import Factors
 from .grouped import GroupedConfig
 from .hooked import HookedModel
@@ -9,6 +10,7 @@ from .lrkv import LRKVConfig
 from .mla import MLAConfig
 from .mlp import MLPConfig
 from .norms import NormConfig
+from .per_layer import LayerChanges
 from .rope import FrequencyFactors, LinearScaling, Llama3Scaling, Rotary, YarnScaling
 from .variant import VARIANTS, AttentionConfig, QKNorm
 
@@ -16,11 +18,13 @@ __all__ = [
     "VARIANTS",
     "Attention",
     "AttentionConfig",
+    "ExpertsConfig",
     "Factors",
     "FrequencyFactors",
     "GroupedConfig",
     "HookedModel",
     "LRKVConfig",
+    "LayerChanges",
     "LinearScaling",
     "Llama3Scaling",
     "MLAConfig",

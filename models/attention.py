@@ -23,6 +23,7 @@ from transformer_lens.hook_points import HookPoint
 from .factors import Factors, Planes
 from .norms import Norm
 from .rope import Rotary, rotate
+from .scores import slope_bias, soft_cap, within
 from .variant import AttentionConfig, QKNorm
 
 
@@ -51,8 +52,8 @@ class Attention(nn.Module, ABC):
         self.hook_k = HookPoint()
         self.hook_v = HookPoint()
         if qk_norm is not None:
-            self.q_norm = qk_norm.build(config.d_key)
-            self.k_norm = qk_norm.build(config.d_key)
+            self.q_norm = qk_norm.build(config.d_key, config.n_heads)
+            self.k_norm = qk_norm.build(config.d_key, config.n_groups)
             self.hook_q_normed = HookPoint()
             self.hook_k_normed = HookPoint()
         if rotary is not None:
@@ -165,26 +166,33 @@ class Attention(nn.Module, ABC):
         positions
             Position of each token, for the rotation.
         visible
-            True where a query may look at a key; None: at itself and all before it. A query that may look nowhere
-            (a pad) gets a pattern of zeros.
+            True where a query may look at a key; None: at itself and all before it. The layer's window narrows it. A
+            query that may look nowhere (a pad) gets a pattern of zeros.
         """
         q, k, v = self.project(x)
         q, k = self._place(q, k, positions)
+        if self.config.window is not None:
+            visible = within(visible, self.config.window, q.shape[1], k.shape[1], q)
         watched = self.hook_attn_scores.has_hooks() or self.hook_pattern.has_hooks()
-        z = self._attend(q, k, v, visible) if watched or visible is not None else self._attend_fused(q, k, v)
+        plain = self.config.softcap is None and self.config.slopes is None and visible is None
+        z = self._attend_fused(q, k, v) if plain and not watched else self._attend(q, k, v, positions, visible)
         z = self.hook_z(z)
         if self.hook_result.has_hooks():
             result = self.hook_result(torch.einsum("bphd,hdm->bphm", z, self.W_O))
             return result.sum(2) + self.b_O
         return self.o(z.flatten(2))
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
         """Return each head's weighted values ``[batch, pos, head, d_value]``, writing the pattern out."""
         if visible is None:
             visible = torch.ones(q.shape[1], q.shape[1], dtype=torch.bool, device=q.device).tril()[None, None]
         per_group = self.config.n_heads // self.config.n_groups
         grouped_q = q.unflatten(2, (self.config.n_groups, per_group))
         scores = torch.einsum("bqgnd,bkgd->bgnqk", grouped_q, k).flatten(1, 2) * self.scale
+        if self.config.softcap is not None:
+            scores = soft_cap(scores, self.config.softcap)
+        if self.config.slopes is not None:
+            scores = scores + slope_bias(self.config.slopes, positions, positions, scores.dtype)
         scores = self.hook_attn_scores(scores.masked_fill(~visible, -math.inf))
         pattern = self.hook_pattern(masked_softmax(scores, visible).to(v.dtype))
         grouped = pattern.unflatten(1, (self.config.n_groups, per_group))

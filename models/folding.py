@@ -68,11 +68,14 @@ def fold_qk_gains(
     norm = attention.qk_norm
     if norm is None:
         return q, k
-    notes.append("q/k norm: its data-dependent scalar per head and token is not part of the form")
+    each = "per token, the same for all heads," if norm.span == "all" else "per head and token"
+    notes.append(f"q/k norm: its data-dependent scalar {each} is not part of the form")
     if not (norm.gain and fold):
         return q, k
     g_q = matrix(layer, "q_norm gain", attention.q_norm.gain)
     g_k = matrix(layer, "k_norm gain", attention.k_norm.gain)
+    if norm.span == "all":
+        g_q, g_k = (gain.unflatten(0, (-1, attention.config.d_key)) for gain in (g_q, g_k))
     if norm.where == "before":
         return q.scale_columns(g_q), k.scale_columns(g_k)
     if attention.rotary is not None:

@@ -55,6 +55,8 @@ class LRKVConfig(PlainHeads):
                 f"attention.rank should be an integer from 1 to d_head={self.d_head} but got {self.rank!r} "
                 "(rank 0 is MQA: use n_kv_heads=1)"
             )
+        if self.qk_norm is not None and self.qk_norm.span == "all":
+            raise ValueError("attention.qk_norm.span should be 'head' for lrkv: a gain a head would end what is shared")
 
     @property
     def variant(self) -> str:
