@@ -17,7 +17,8 @@ from .checkpoint import Checkpoint, Layout
 from .families import FAMILIES, gguf_llama, refusals
 from .reference import reference_models
 from .runs import saved_steps
-from .store import GGUFStore, SafetensorsStore, read_json
+from .scaled import ScaledStore, unpack
+from .store import GGUFStore, SafetensorsStore, TensorStore, read_json
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
@@ -82,8 +83,9 @@ def _open_gguf(path: Path, file: Path) -> Checkpoint:
 
 def _open_directory(path: Path, place: Path) -> Checkpoint:
     config = read_json(place / "config.json")
-    store = SafetensorsStore(place)
+    plain = SafetensorsStore(place)
     try:
+        store = unpack(config, plain)
         layout = _layout(config, store)
     except (CheckpointError, ValueError) as error:
         raise CheckpointError(f"{place / 'config.json'}: {error}") from error
@@ -93,7 +95,7 @@ def _open_directory(path: Path, place: Path) -> Checkpoint:
     return Checkpoint(path, store, layout, tokenizer)
 
 
-def _layout(config: dict[str, Any], store: SafetensorsStore) -> Layout:
+def _layout(config: dict[str, Any], store: TensorStore) -> Layout:
     if config.get("format") == native.FORMAT:
         return native.layout(config)
     kind = config.get("model_type")
@@ -105,7 +107,7 @@ def _layout(config: dict[str, Any], store: SafetensorsStore) -> Layout:
             else f"model_type {kind!r} is none of the known ones ({', '.join(sorted(FAMILIES))}); "
             "a family is added by one file in checkpoints/families"
         )
-    refusals.check(config, store.names())
+    refusals.check(config, store.names(), unpacked=isinstance(store, ScaledStore))
     return FAMILIES[kind](config, store.names())
 
 

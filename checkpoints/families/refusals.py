@@ -30,8 +30,8 @@ PACKED = {
 """Pattern of a stored name -> the method that stores such a thing beside (or in place of) a weight."""
 
 
-def check(config: dict[str, Any], names: Collection[str]) -> None:
-    """Refuse what no family can read.
+def check(config: dict[str, Any], names: Collection[str], *, unpacked: bool) -> None:
+    """Refuse what no family can read; `unpacked` says that the packing which `config` names is dealt with already.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def check(config: dict[str, Any], names: Collection[str]) -> None:
         Names the method, the field or the tensor, and the reason.
     """
     packing = config.get("quantization_config")
-    if packing is not None:
+    if packing is not None and not unpacked:
         method = packing.get("quant_method") if isinstance(packing, dict) else packing
         raise CheckpointError(f"quantization_config says that the weights are packed ({method}): dequantise them first")
     if config.get("is_encoder_decoder"):
