@@ -28,7 +28,7 @@ def logits_of(model: PreTrainedModel, tokens: Tensor) -> Tensor:
 
 
 def test_logits_are_hugging_faces(other, saved, theirs, tokens, error):
-    """Measured: up to 2.1e-6 of the largest logit."""
+    """Measured: up to 4.5e-6 of the largest logit."""
     with torch.no_grad():
         assert error(headscope.load(saved(other))(tokens), logits_of(theirs(other), tokens)) <= 1e-5
 
