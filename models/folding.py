@@ -84,7 +84,15 @@ def fold_qk_gains(
 
 
 def note_left_out(config: AttentionConfig, norm: Norm | None, notes: list[str]) -> None:
-    """Say which biases are outside a bilinear form."""
+    """Say what of a layer's scores is outside its bilinear forms."""
+    if config.softcap is not None:
+        notes.append(f"scores are capped at ±{config.softcap:g}, which is not part of the forms")
+    if config.slopes is not None:
+        notes.append("ALiBi's slopes over distance are not part of the forms")
+    if config.window is not None:
+        notes.append(
+            f"a sliding window hides keys {config.window} and more tokens back, which is not part of the forms"
+        )
     if config.bias:
         notes.append("query, key and value biases are not part of the forms")
     if norm is not None and norm.b is not None:

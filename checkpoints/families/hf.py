@@ -79,19 +79,13 @@ def sliding_layers(config: dict[str, Any], default: Sequence[bool]) -> list[bool
     Raises
     ------
     CheckpointError
-        If a layer is of a kind that is neither full nor sliding attention; names both.
+        If there are not as many as layers. (Of which kinds they may be, `refusals.check` says.)
     """
     kinds = config.get("layer_types")
     if kinds is None:
         return list(default)
     if not isinstance(kinds, list) or len(kinds) != len(default):
         raise CheckpointError(f"'layer_types' should be a list of {len(default)} kinds, one a layer, but is {kinds!r}")
-    for layer, kind in enumerate(kinds):
-        if kind not in ("full_attention", "sliding_attention"):
-            raise CheckpointError(
-                f"layer {layer} is of kind {kind!r}: only full_attention and sliding_attention are softmax attention "
-                "over keys of the layer's own"
-            )
     return [kind == "sliding_attention" for kind in kinds]
 
 

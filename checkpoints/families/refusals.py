@@ -48,6 +48,13 @@ def check(config: dict[str, Any], names: Collection[str], *, unpacked: bool) -> 
     for fields in (config, config.get("text_config") or {}):
         if count := fields.get("num_kv_shared_layers"):
             raise CheckpointError(f"num_kv_shared_layers is {count}: {SHARED_KEYS}")
+        kinds = fields.get("layer_types")
+        for layer, kind in enumerate(kinds if isinstance(kinds, list) else ()):
+            if kind not in ("full_attention", "sliding_attention"):
+                raise CheckpointError(
+                    f"layer {layer} is of kind {kind!r}: only full_attention and sliding_attention are softmax "
+                    "attention over keys of the layer's own"
+                )
     for name in sorted(names):
         for pattern, method in PACKED.items():
             if re.search(pattern, name):

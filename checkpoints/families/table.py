@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from ...models.block import Block
 from ...models.config import ModelConfig
 from ...models.hooked import HookedModel
+from ...models.per_layer import LayerChanges
 from ..checkpoint import Source
 
 Table = Mapping[str, str | Source]
@@ -36,20 +38,23 @@ def plan(model: ModelConfig, layers: str, block: Table, ends: Table) -> dict[str
     ends
         Module or parameter outside the blocks -> whole stored name. The embedding stands in for a tied unembedding.
     """
+    made: dict[str, Source | None] = {}
     with torch.device("meta"):
-        names = list(HookedModel(model).state_dict())
-    made: dict[str, Source] = {}
-    for name in names:
-        if name == "unembed.weight" and model.tie_embeddings:
-            continue
-        if name.startswith("blocks."):
-            _, layer, inner = name.split(".", 2)
-            found = _find(block, inner, layers.format(layer))
-        else:
-            found = _find(ends, name, "")
-        if found is not None:
-            made[name] = found
-    return made
+        one = HookedModel(model.with_(n_layers=1, by_layer=()))
+        kinds = {changes: list(Block(model.at(layer)).state_dict()) for changes, layer in _kinds(model).items()}
+    for name in one.state_dict():
+        if not name.startswith("blocks.") and not (name == "unembed.weight" and model.tie_embeddings):
+            made[name] = _find(ends, name, "")
+    for layer in range(model.n_layers):
+        for name in kinds[model.by_layer[layer] if model.by_layer else None]:
+            made[f"blocks.{layer}.{name}"] = _find(block, name, layers.format(layer))
+    return {name: source for name, source in made.items() if source is not None}
+
+
+def _kinds(model: ModelConfig) -> dict[LayerChanges | None, int]:
+    """Return each kind of layer and one layer that is of it."""
+    of_layer = model.by_layer or (None,) * model.n_layers
+    return {changes: layer for layer, changes in enumerate(of_layer)}
 
 
 def _find(table: Table, name: str, prefix: str) -> Source | None:

@@ -280,6 +280,11 @@ def changed(saved, tmp_path) -> Callable[..., Path]:
     ("name", "changes", "message"),
     [
         ("qwen3", {"layer_types": ["full_attention", "linear_attention"]}, r"layer 1 is of kind 'linear_attention'"),
+        (
+            "llama-mha",
+            {"layer_types": ["chunked_attention", "full_attention"]},
+            r"layer 0 is of kind 'chunked_attention'",
+        ),
         ("gemma2", {"layer_types": ["full_attention"]}, r"'layer_types' should be a list of 2 kinds"),
         ("gemma2", {"use_bidirectional_attention": True}, r"use_bidirectional_attention: its layers look ahead"),
         ("gemma3", {"attn_logit_softcapping": 5.0}, r"attn_logit_softcapping: Gemma 3 caps no scores"),
