@@ -164,7 +164,7 @@ def _long_rope(config: dict[str, Any], given: dict[str, Any]) -> FrequencyFactor
 
 def _original_context(config: dict[str, Any], given: dict[str, Any]) -> int:
     key = "original_max_position_embeddings"
-    for place in (given, config):
+    for place in (config, given):  # where both have it, Hugging Face goes by the former
         if place.get(key) is not None:
             return size(place, key)
     return size(config, "max_position_embeddings")

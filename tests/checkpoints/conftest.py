@@ -258,11 +258,10 @@ LONG = {
     "rope_type": "longrope",
     "short_factor": [1.5, 2.0, 4.0],
     "long_factor": [3.0, 5.0, 9.0],
-    "original_max_position_embeddings": 24,
     "rope_theta": 1000.0,
 }
 REPORTED: dict[str, tuple[Callable[..., PreTrainedModel], dict[str, Any]]] = {
-    "phi3-longrope": (phi3, {"rope_parameters": LONG, "max_position_embeddings": 32}),
+    "phi3-longrope": (phi3, {"rope_parameters": LONG, "original_max_position_embeddings": 24}),
     "opt-norms_behind": (opt, {"do_layer_norm_before": False}),
     "opt-projected": (opt, {"word_embed_proj_dim": 12}),
     "falcon-alibi": (falcon, {"alibi": True}),

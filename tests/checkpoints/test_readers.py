@@ -255,6 +255,21 @@ REASONS = {
 }
 
 
+def test_longrope_by_its_older_name(changed, saved):
+    usual = open_checkpoint(saved("phi3-longrope"))
+    factors = {name: usual.layout.raw["rope_parameters"][name] for name in ("short_factor", "long_factor")}
+    older = changed(
+        "phi3-longrope",
+        rope_parameters=None,
+        rope_scaling={"type": "su", **factors},
+        rope_theta=1000.0,
+        original_max_position_embeddings=24,
+    )
+    assert open_checkpoint(older).config == usual.config
+    assert usual.config.rotary.scaling.factors == tuple(factors["short_factor"])
+    assert usual.config.rotary.amplitude > 1.01
+
+
 def test_what_cannot_run_says_why(reported, saved):
     with pytest.raises(CheckpointError, match=f"can be reported on but not run: .*{REASONS[reported]}") as caught:
         headscope.load(saved(reported))
