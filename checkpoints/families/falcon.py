@@ -64,9 +64,9 @@ def layout(config: dict[str, Any], names: Collection[str]) -> Layout:
             {**BLOCK, **norms, **fused("self_attention.query_key_value", groups, (heads // groups, 1, 1))},
             {"embed": f"{root}word_embeddings", "ln_final": f"{root}ln_f", "unembed": "lm_head"},
         ),
-        ignored=(r".*rotary_emb\.inv_freq",),
+        ignored=(r".*rotary(_emb)?\.inv_freq",),
         tied_copy="lm_head.weight" if model.tie_embeddings else None,
-        report_only="its ALiBi slopes are rounded to bfloat16 as they are applied, in two ways that differ"
+        report_only="with ALiBi, Hugging Face's two ways to attend (eager and sdpa) give different logits"
         if alibi
         else None,
         raw=config,

@@ -59,6 +59,17 @@ def test_a_native_checkpoint_of_it_is_the_same_model(name, saved, tmp_path, toke
     assert torch.equal(again(tokens), model(tokens))
 
 
+@pytest.mark.parametrize("name", ["mistral-window", "gemma2", "opt", "neox", "falcon-7b", "bloom", "mpt"])
+@torch.no_grad()
+def test_pads_before_a_row_change_none_of_its_logits(name, saved, theirs, tokens, error):
+    """Windows, caps and slopes beside a mask. (Families whose positions Hugging Face takes from the mask, or turns.)"""
+    mask = torch.ones_like(tokens)
+    mask[0, :6] = 0
+    expected = theirs(name)(input_ids=tokens, attention_mask=mask).logits
+    made = headscope.load(saved(name))(tokens, attention_mask=mask)
+    assert error(made[mask.bool()], expected[mask.bool()]) <= 1e-5
+
+
 @pytest.mark.parametrize(
     ("name", "option"),
     [
@@ -249,7 +260,7 @@ REASONS = {
     "phi3-longrope": r"frequencies change with the length of the input \(longrope\)",
     "opt-norms_behind": r"do_layer_norm_before is false",
     "opt-projected": r"word_embed_proj_dim",
-    "falcon-alibi": r"ALiBi slopes are rounded to bfloat16",
+    "falcon-alibi": r"with ALiBi, Hugging Face's two ways to attend",
     "bloom-normed_stream": r"apply_residual_connection_post_layernorm",
     "mpt-clipped": r"clipped \(attn_config.clip_qkv\)",
 }
