@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..models.attention import Attention
 from ..models.block import Block
 from ..models.config import ModelConfig
 from ..models.factors import Factors
@@ -129,16 +130,23 @@ class Checkpoint:
         ValueError
             If a weight is NaN or Inf; names layer, head and matrix.
         """
+        return self._attention_only(layer).factors(layer, fold_norm=fold_norm)
+
+    def attention(self, layer: int) -> Attention:
+        """Return one layer's attention as a module, in the type it is stored in; reads and raises as `factors` does."""
+        return self._attention_only(layer).attn
+
+    def _attention_only(self, layer: int) -> Block:
+        """Return one layer's block without its MLP, its attention and the norm before it filled."""
         if not 0 <= layer < self.config.n_layers:
             raise IndexError(f"layer {layer} does not exist: this checkpoint has layers 0–{self.config.n_layers - 1}")
         with torch.device("meta"):
-            block = Block(self.config.with_(mlp=None))
+            block = Block(self.config.at(layer).with_(mlp=None))
         prefix = f"blocks.{layer}."
-        expected = {f"{prefix}{name}": tensor for name, tensor in block.state_dict().items()}
-        self._check(expected)
-        state = {name.removeprefix(prefix): self._read(name) for name in expected}
-        block.load_state_dict(state, assign=True)
-        return block.factors(layer, fold_norm=fold_norm)
+        needed = {name: tensor for name, tensor in block.state_dict().items() if name.startswith(("ln1.", "attn."))}
+        self._check({f"{prefix}{name}": tensor for name, tensor in needed.items()})
+        block.load_state_dict({name: self._read(f"{prefix}{name}") for name in needed}, strict=False, assign=True)
+        return block
 
     def load(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> HookedModel:
         """Return the model with these weights.

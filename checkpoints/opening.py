@@ -17,9 +17,10 @@ from ..models.hooked import HookedModel
 from . import hub, native
 from .bridge import LACKS, load_bridge
 from .checkpoint import Checkpoint, Layout
-from .families import FAMILIES, gguf_llama
+from .families import FAMILIES, gguf_llama, refusals
 from .reference import reference_models
 from .runs import saved_steps
+from .scaled import ScaledStore, unpack
 from .store import GGUFStore, SafetensorsStore, read_json
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -88,10 +89,10 @@ def _open_gguf(path: Path, file: Path) -> Checkpoint:
 
 def _open_directory(path: Path, place: Path) -> Checkpoint:
     config = read_json(place / "config.json")
-    store = SafetensorsStore(place)
+    plain = SafetensorsStore(place)
     try:
-        layout = _layout(config, store.names())
-        _refuse_packed(config)
+        store = unpack(config, plain)
+        layout = _layout(config, store.names(), unpacked=isinstance(store, ScaledStore))
     except (CheckpointError, ValueError) as error:
         raise CheckpointError(f"{place / 'config.json'}: {error}") from error
     tokenizer: Callable[[], Any] | None = None
@@ -123,24 +124,21 @@ def read_config(path: str | os.PathLike[str]) -> Layout:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def _layout(config: dict[str, Any], names: Collection[str]) -> Layout:
+def _layout(config: dict[str, Any], names: Collection[str], *, unpacked: bool = False) -> Layout:
     if config.get("format") == native.FORMAT:
         return native.layout(config)
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
+        reason = refusals.KNOWN_REASONS.get(kind) if isinstance(kind, str) else None
         raise CheckpointError(
-            f"model_type {kind!r} is none of the known ones ({', '.join(sorted(FAMILIES))}); "
+            f"model_type {kind!r} is not read: {reason}"
+            if reason
+            else f"model_type {kind!r} is none of the known ones ({', '.join(sorted(FAMILIES))}); "
             "load(path, bridge=True) runs any causal Hugging Face model through TransformerLens's bridge; "
             "a family is added by one file in checkpoints/families"
         )
+    refusals.check(config, names, unpacked=unpacked)
     return FAMILIES[kind](config, names)
-
-
-def _refuse_packed(config: dict[str, Any]) -> None:
-    packing = config.get("quantization_config")
-    if packing is not None:
-        method = packing.get("quant_method") if isinstance(packing, dict) else packing
-        raise CheckpointError(f"quantization_config says that the weights are packed ({method}): dequantise them first")
 
 
 def _load_tokenizer(directory: Path, gguf_file: str | None = None) -> Any:

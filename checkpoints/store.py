@@ -149,6 +149,10 @@ class SafetensorsStore(TensorStore):
     def get(self, name: str) -> Tensor:
         """Read one tensor, in the type it is stored in. It may share memory with this store: copy before editing."""
         self.check_dtype(name)
+        return self.raw(name)
+
+    def raw(self, name: str) -> Tensor:
+        """Read one tensor of whatever type, as it is stored."""
         return self._open[self._where[name]].get_tensor(name)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from ..models.attention import build_attention
+from ..models.block import no_norm
 from ..models.config import ModelConfig
 from ..models.factors import Factors
 
@@ -21,7 +22,7 @@ def random_factors(config: ModelConfig, seed: int, *, fold_norm: bool = True) ->
     Parameters
     ----------
     config
-        The architecture.
+        The architecture, all of whose layers are alike (`ModelConfig.at`).
     seed
         Of the draw.
     fold_norm
@@ -30,4 +31,5 @@ def random_factors(config: ModelConfig, seed: int, *, fold_norm: bool = True) ->
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         attention = build_attention(config.attention, config.d_model, config.rotary)
-    return attention.factors(0, config.norm.build(config.d_model) if fold_norm else None)
+    norm = config.build_norm(config.arrangement != "post") or no_norm(config.d_model)
+    return attention.factors(0, norm if fold_norm else None)

@@ -22,8 +22,8 @@ from ..results import Result
 from ..unfinished import Unfinished
 from .offsets import Offsets
 from .result import COLUMNS as LAYER_COLUMNS
-from .result import block_title, describe_settings, told_apart
-from .settings import Circuit, Progress, Settings, Steps
+from .result import block_title, describe_settings, draws_beside, told_apart
+from .settings import Circuit, Progress, Settings, Steps, kinds_of_layers
 from .spectra import Definition
 
 if TYPE_CHECKING:
@@ -68,9 +68,8 @@ class Trajectory(Result):
 
     def reading(self) -> str:
         """Return when the heads left the null, and when half of the change was done."""
-        draws = self.record["null"]["erank"]
         lines = [
-            _reading(circuit, part, rows, np.array(draws.get(f"{circuit}/{part}", []), dtype=float))
+            _reading(circuit, part, pd.DataFrame(rows.dropna(subset=["erank"])), self.record["null"])
             for (circuit, part), rows in self._blocks(self.table)
         ]
         count = len(self.record["null"]["seeds"])
@@ -148,14 +147,14 @@ def over_training(
     chosen = parse_layers(layers, first.config.n_layers)
     if out is not None:
         Path(out).expanduser().mkdir(parents=True, exist_ok=True)
-    steps = Steps(len(saved) + null, progress)
-    draws = settings.draw(first.config, steps.done, Unfinished(None))
+    steps = Steps(len(saved) + null * len(kinds_of_layers(first.config, chosen)), progress)
+    drawn = settings.draw(first.config, chosen, steps.done, Unfinished(None))
     rows: list[dict[str, Any]] = []
     for step, checkpoint in saved.items():
         for layer in chosen:
             factors = checkpoint.factors(layer, fold_norm=fold_norm)
             for (name, part), similarity in settings.similarities(factors).items():
-                row = settings.row(similarity, draws.get((name, part), []))
+                row = settings.row(similarity, drawn.of(layer, (name, part)))
                 rows.append({"step": step, "layer": layer, "circuit": name, "part": part, **row})
         steps.done(f"step {step}")
     record = {
@@ -166,7 +165,7 @@ def over_training(
         "steps": list(saved),
         "last_checkpoint": last.describe(),
         "layers": chosen,
-        **settings.describe(first.config, draws),
+        **settings.describe(first.config, drawn),
     }
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     result = Trajectory(table=table, log=_at_steps(found.log, list(saved)), record=record)
@@ -195,8 +194,8 @@ def _summary_line(circuit: str, part: str, rows: pd.DataFrame) -> str:
     )
 
 
-def _reading(circuit: str, part: str, rows: pd.DataFrame, draws: np.ndarray) -> str:
-    title, measured = block_title(circuit, part), pd.DataFrame(rows.dropna(subset=["erank"]))
+def _reading(circuit: str, part: str, measured: pd.DataFrame, null: dict[str, Any]) -> str:
+    title = block_title(circuit, part)
     if measured.empty:
         return f"{title}: no layer could be measured."
     means = pd.DataFrame(measured.groupby("step")["erank"].mean()).reset_index()
@@ -204,7 +203,8 @@ def _reading(circuit: str, part: str, rows: pd.DataFrame, draws: np.ndarray) -> 
     change = (
         "no change over the run" if half is None else f"half of the change in effective rank is done by step {half}"
     )
-    if len(draws) < 2:
+    draws = draws_beside(measured, null, circuit, part)
+    if draws.shape[1] < 2:
         return f"{title}: {change}; without a null of several draws nothing says whether it means anything."
     left = _left_for_good(measured, draws)
     if not left:
@@ -219,7 +219,7 @@ def _reading(circuit: str, part: str, rows: pd.DataFrame, draws: np.ndarray) -> 
 def _left_for_good(rows: pd.DataFrame, draws: np.ndarray) -> dict[int, int]:
     """Return layer -> the saved step from which it is told apart from the null, on one side, at every later one."""
     # One family of tests over layers and steps.
-    side = np.sign(rows["erank"].to_numpy(dtype=float) - draws.mean()) * told_apart(rows, draws)
+    side = np.sign(rows["erank"].to_numpy(dtype=float) - draws.mean(-1)) * told_apart(rows, draws)
     found = {}
     for layer in dict.fromkeys(rows["layer"]):
         here = (rows["layer"] == layer).to_numpy()

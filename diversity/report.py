@@ -16,7 +16,7 @@ from ..models.layers import parse_layers
 from ..unfinished import Unfinished
 from .offsets import Offsets
 from .result import COLUMNS, Report
-from .settings import Circuit, Progress, Reportable, Settings, Steps
+from .settings import Circuit, Progress, Reportable, Settings, Steps, kinds_of_layers
 from .spectra import Definition
 
 
@@ -79,7 +79,7 @@ def report(
     if not isinstance(opened, Reportable):
         raise ValueError(f"source should be a path, a Checkpoint or a HookedModel but is {type(source).__name__}")
     chosen = parse_layers(layers, opened.config.n_layers)
-    steps = Steps(len(chosen) + null + 1, progress)
+    steps = Steps(len(chosen) + null * len(kinds_of_layers(opened.config, chosen)) + 1, progress)
     target = None if out is None else Path(out).expanduser()
     what = {"kind": "effective-rank report", "checkpoint": opened.describe(), "layers": chosen}
     steps.done("hash")
@@ -93,7 +93,7 @@ def report(
             "null": null,
         },
     )
-    draws = settings.draw(opened.config, steps.done, kept)
+    drawn = settings.draw(opened.config, chosen, steps.done, kept)
     rows: list[dict[str, Any]] = []
     matrices: dict[tuple[str, str, int], np.ndarray] = {}
     notes: dict[str, None] = {}
@@ -105,11 +105,11 @@ def report(
         notes |= dict.fromkeys(said)
         for (name, part), similarity in similarities.items():
             matrices[name, part, layer] = similarity
-            row = settings.row(similarity, draws.get((name, part), []))
+            row = settings.row(similarity, drawn.of(layer, (name, part)))
             rows.append({"layer": layer, "circuit": name, "part": part, **row})
         steps.done(f"layer {layer}")
 
-    record = {**what, **settings.describe(opened.config, draws), "notes": list(notes)}
+    record = {**what, **settings.describe(opened.config, drawn), "notes": list(notes)}
     result = Report(table=pd.DataFrame(rows, columns=list(COLUMNS)), similarity=matrices, record=record)
     if target is not None:
         result.save(target)

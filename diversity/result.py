@@ -82,11 +82,7 @@ class Report(Result):
             return "No null was drawn: without it a high effective rank is no evidence that heads specialise."
         if draws == 1:
             return "The null is a single draw, which says nothing about how much random layers differ: ask for several."
-        erank = self.record["null"]["erank"]
-        return "\n".join(
-            _reading(self.table, circuit, part, np.array(erank[f"{circuit}/{part}"], dtype=float))
-            for circuit, part in self._parts()
-        )
+        return "\n".join(_reading(self.table, circuit, part, self.record["null"]) for circuit, part in self._parts())
 
     def _parts(self) -> list[tuple[str, str]]:
         return list(dict.fromkeys(zip(self.table["circuit"], self.table["part"], strict=True)))
@@ -147,19 +143,20 @@ def block_title(circuit: str, part: str) -> str:
     return circuit.upper() if part == "all" else f"{circuit.upper()} {part}"
 
 
-def _reading(table: pd.DataFrame, circuit: str, part: str, draws: np.ndarray) -> str:
+def _reading(table: pd.DataFrame, circuit: str, part: str, null: dict[str, Any]) -> str:
     rows = pd.DataFrame(table[(table["circuit"] == circuit) & (table["part"] == part) & table["erank"].notna()])
     name = block_title(circuit, part)
     if rows.empty:
         return f"{name}: no layer could be measured."
-    gap = np.asarray(rows["erank"], dtype=float) - draws.mean()
+    draws = draws_beside(rows, null, circuit, part)
+    gap = np.asarray(rows["erank"], dtype=float) - draws.mean(-1)
     apart = told_apart(rows, draws)
     count = len(gap)
     if not apart.any():
         return (
             f"{name}: none of {_layers(count)} can be told from random ones of the same shape (t-test against "
-            f"{len(draws)} draws, Bonferroni, 5 %): the numbers show no more than that random queries differ, and are "
-            "no evidence of specialised heads."
+            f"{draws.shape[1]} draws, Bonferroni, 5 %): the numbers show no more than that random queries differ, and "
+            "are no evidence of specialised heads."
         )
     texts = [
         f"{int(there.sum())} of {_layers(count)} {where} random ones of the same shape, by "
@@ -175,6 +172,13 @@ def _reading(table: pd.DataFrame, circuit: str, part: str, draws: np.ndarray) ->
     return f"{name}: {'; '.join(texts)}."
 
 
+def draws_beside(rows: pd.DataFrame, null: dict[str, Any], circuit: str, part: str) -> np.ndarray:
+    """Return ``[row, draw]``, the effective ranks that a record's null has for the layer of each row."""
+    key = f"{circuit}/{part}"
+    own = {layer: kind["erank"] for kind in null["others"] for layer in kind["layers"]}
+    return np.array([own.get(layer, null["erank"]).get(key, []) for layer in rows["layer"]], dtype=float)
+
+
 def told_apart(rows: pd.DataFrame, draws: np.ndarray) -> np.ndarray:
     """Return which rows of one circuit and part, all measured, are no further draw of their null (`_differs`)."""
     erank, heads = np.asarray(rows["erank"], dtype=float), np.asarray(rows["n_heads"], dtype=float)
@@ -185,11 +189,12 @@ def _differs(short: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """Whether each layer is no further draw of the null: a t-test for one new value, Bonferroni over the layers at 5 %.
 
     Tested is the logarithm of how much a rank falls short of its cap H: near the cap the rank itself is skewed, a small
-    sum of squares, and its logarithm nearly normal. The layers share one null, so their errors go together;
+    sum of squares, and its logarithm nearly normal. Layers of one kind share a null, so their errors go together;
     Bonferroni's bound holds all the same.
     """
     values, null = (np.log(np.maximum(x, 1e-12)) for x in (short, draws))
-    spread = null.std(ddof=1) * math.sqrt(1 + 1 / len(null))
-    if spread == 0:
-        return values != null.mean()
-    return 2 * student.sf(abs(values - null.mean()) / spread, len(null) - 1) < 0.05 / len(values)
+    count = null.shape[-1]
+    gap, spread = abs(values - null.mean(-1)), null.std(-1, ddof=1) * math.sqrt(1 + 1 / count)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        apart = 2 * student.sf(gap / spread, count - 1) < 0.05 / len(values)
+    return np.where(spread == 0, gap > 0, apart)

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
-from ..models.config import ModelConfig
+from ..models.config import ModelConfig, Positions
 from ..models.factors import Factors
 from ..results import plain
 from ..unfinished import Unfinished
@@ -122,15 +122,19 @@ class Settings:
         notes = [str(note) for note in held.pop("notes")]
         return {_key(name): matrix for name, matrix in held.items()}, notes
 
-    def draw(self, config: ModelConfig, done: Callable[[str], None], kept: Unfinished) -> Draws:
-        """Measure the null: fresh layers of an architecture, a seed each."""
+    def draw(self, config: ModelConfig, layers: Sequence[int], done: Callable[[str], None], kept: Unfinished) -> Null:
+        """Measure the null of each kind of layer: fresh ones of its architecture, a seed each."""
+        kinds = kinds_of_layers(config, layers)
+        return Null([(alike, self._draw(config.at(alike[0]), alike[0], done, kept)) for alike in kinds])
+
+    def _draw(self, config: ModelConfig, first: int, done: Callable[[str], None], kept: Unfinished) -> Draws:
         draws: Draws = {}
         for seed in range(self.null):
 
             def read(seed: int = seed) -> Factors:
                 return random_factors(config, seed, fold_norm=self.fold_norm)
 
-            for key, similarity in self.layer(f"null-{seed:04d}", read, kept)[0].items():
+            for key, similarity in self.layer(f"null-{first:04d}-{seed:04d}", read, kept)[0].items():
                 draws.setdefault(key, []).append(measure(similarity, self.definition))
             done(f"null {seed}")
         return draws
@@ -150,12 +154,12 @@ class Settings:
             "null_centred_mean": _mean([draw.erank_centred for draw in draws]),
         }
 
-    def describe(self, config: ModelConfig, draws: Draws) -> dict[str, Any]:
+    def describe(self, config: ModelConfig, null: Null) -> dict[str, Any]:
         """Return the settings, the null's draws and the versions, for a record."""
         return {
             **self.plan(config),
             "dtype": "float64",
-            "null": self._describe_null(draws),
+            "null": self._describe_null(null),
             "versions": {"python": platform.python_version(), **{name: version(name) for name in _RECORDED}},
         }
 
@@ -171,21 +175,52 @@ class Settings:
 
     def _describe_offsets(self, config: ModelConfig) -> dict[str, Any]:
         positions = "rotary" if config.rotary is not None else str(config.positions)
+        positions = positions if config.attention.slopes is None else "alibi"
         ends = (None, None) if self.offsets is None else (self.offsets.first, self.offsets.last)
         text = "none" if self.offsets is None else str(self.offsets)
         return {"text": text, "first": ends[0], "last": ends[1], "positions": positions}
 
-    def _describe_null(self, draws: Draws) -> dict[str, Any]:
-        def values(name: str) -> dict[str, list[Any]]:
-            return {"/".join(key): [plain(getattr(draw, name)) for draw in drawn] for key, drawn in draws.items()}
+    def _describe_null(self, null: Null) -> dict[str, Any]:
+        def values(draws: Draws) -> dict[str, Any]:
+            return {
+                name: {"/".join(key): [plain(getattr(draw, name)) for draw in drawn] for key, drawn in draws.items()}
+                for name in ("erank", "erank_centred")
+            }
 
+        (_, first), *others = null.kinds
         return {
             "what": "one attention layer of the same architecture at random initialisation, a seed each",
             "seeds": list(range(self.null)),
             "reason": None if self.null else "no null was asked for, so the null_* columns are empty",
-            "erank": values("erank"),
-            "erank_centred": values("erank_centred"),
+            **values(first),
+            # Layers whose architecture is not the first one's, each kind with draws of its own.
+            "others": [{"layers": layers, **values(draws)} for layers, draws in others],
         }
+
+
+@dataclass(frozen=True)
+class Null:
+    """What fresh layers score, for each kind of layer that a model has.
+
+    Parameters
+    ----------
+    kinds
+        The layers of each kind, and its draws.
+    """
+
+    kinds: list[tuple[list[int], Draws]]
+
+    def of(self, layer: int, key: Key) -> list[Measures]:
+        """Return the draws that a layer is to be compared with."""
+        return next(draws for layers, draws in self.kinds if layer in layers).get(key, [])
+
+
+def kinds_of_layers(config: ModelConfig, layers: Sequence[int]) -> list[list[int]]:
+    """Return the layers in groups of one architecture: of what may differ, positions alone change what forms score."""
+    kinds: dict[Positions, list[int]] = {}
+    for layer in layers:
+        kinds.setdefault(config.at(layer).positions, []).append(layer)
+    return list(kinds.values())
 
 
 _RECORDED = ("headscope", "torch", "numpy", "scipy", "pandas", "safetensors", "transformers", "transformer-lens")

@@ -2,6 +2,7 @@
 
 from .attention import Attention
 from .config import ModelConfig
+from .experts import ExpertsConfig
 from .factors import Factors
 from .grouped import GroupedConfig
 from .hooked import HookedModel
@@ -10,6 +11,7 @@ from .memory import Cache, OutOfPages
 from .mla import MLAConfig
 from .mlp import MLPConfig
 from .norms import NormConfig
+from .per_layer import LayerChanges
 from .rope import FrequencyFactors, LinearScaling, Llama3Scaling, Rotary, YarnScaling
 from .variant import VARIANTS, AttentionConfig, QKNorm
 
@@ -18,11 +20,13 @@ __all__ = [
     "Attention",
     "AttentionConfig",
     "Cache",
+    "ExpertsConfig",
     "Factors",
     "FrequencyFactors",
     "GroupedConfig",
     "HookedModel",
     "LRKVConfig",
+    "LayerChanges",
     "LinearScaling",
     "Llama3Scaling",
     "MLAConfig",

@@ -25,6 +25,7 @@ from .memory.cache import LayerMemory
 from .memory.form import Dense, Form
 from .norms import Norm
 from .rope import Rotary, rotate
+from .scores import slope_bias, soft_cap, within
 from .variant import AttentionConfig, QKNorm
 
 
@@ -53,8 +54,8 @@ class Attention(nn.Module, ABC):
         self.hook_k = HookPoint()
         self.hook_v = HookPoint()
         if qk_norm is not None:
-            self.q_norm = qk_norm.build(config.d_key)
-            self.k_norm = qk_norm.build(config.d_key)
+            self.q_norm = qk_norm.build(config.d_key, config.n_heads)
+            self.k_norm = qk_norm.build(config.d_key, config.n_groups)
             self.hook_q_normed = HookPoint()
             self.hook_k_normed = HookPoint()
         if rotary is not None:
@@ -176,8 +177,8 @@ class Attention(nn.Module, ABC):
         positions
             Position of each token, for the rotation.
         visible
-            True where a query may look at a key; None: at itself and all before it. A query that may look nowhere
-            (a pad) gets a pattern of zeros.
+            True where a query may look at a key; None: at itself and all before it. The layer's window narrows it. A
+            query that may look nowhere (a pad) gets a pattern of zeros.
         memory
             History to go on with, instead of `visible`.
         """
@@ -187,9 +188,7 @@ class Attention(nn.Module, ABC):
             z = self._attend_history(q, rows, positions, memory)
         else:
             k, v = self.keys_values(rows)
-            k = self.place_keys(k, positions)
-            fused = visible is None and not self._watched
-            z = self._attend_fused(q, k, v) if fused else self._attend(q, k, v, visible)
+            z = self._attend_among(q, self.place_keys(k, positions), v, positions, visible)
         z = self.hook_z(z)
         if self.hook_result.has_hooks():
             result = self.hook_result(torch.einsum("bphd,hdm->bphm", z, self.W_O))
@@ -218,25 +217,43 @@ class Attention(nn.Module, ABC):
                 )
         kept = memory.form.keep(rows, positions)
         memory.write(kept)
-        if q.shape[1] == 1 and not self._watched:
+        if q.shape[1] == 1 and self._is_plain(memory.longest) and not self._watched:
             return memory.decode(q[:, 0], self.scale).to(q.dtype)[:, None]
         if memory.is_first:
-            key_positions = positions
-        else:
-            kept = {name: stored.to(q.dtype) for name, stored in memory.history().items()}
-            key_positions = torch.arange(kept[next(iter(kept))].shape[1], device=q.device).expand(len(q), -1)
-        k, v = memory.form.restore(kept, key_positions)
+            return self._attend_among(q, *memory.form.restore(kept, positions), positions, memory.visible)
+        kept = {name: stored.to(q.dtype) for name, stored in memory.history().items()}
+        key_pos = torch.arange(memory.longest, device=q.device).expand(len(q), -1)
         visible = memory.visible
-        fused = visible is None and not self._watched
-        return self._attend_fused(q, k, v) if fused else self._attend(q, k, v, visible)
+        if visible is not None and self.config.window is not None:
+            visible = visible & (positions[:, None, :, None] - key_pos[:, None, None] < self.config.window)
+        return self._attend(q, *memory.form.restore(kept, key_pos), positions, key_pos, visible)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    def _is_plain(self, longest: int) -> bool:
+        """Whether nothing stands between product and softmax for queries that see `longest` keys at most."""
+        config = self.config
+        return config.softcap is None and config.slopes is None and (config.window is None or longest <= config.window)
+
+    def _attend_among(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
+        """Attend to keys that stand where the queries do."""
+        if self.config.window is not None:
+            visible = within(visible, self.config.window, q.shape[1], k.shape[1], q)
+        if visible is None and self._is_plain(k.shape[1]) and not self._watched:
+            return self._attend_fused(q, k, v)
+        return self._attend(q, k, v, positions, positions, visible)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, query_pos: Tensor, key_pos: Tensor, visible: Tensor | None
+    ) -> Tensor:
         """Return each head's weighted values ``[batch, pos, head, d_value]``, writing the pattern out."""
         if visible is None:
             visible = torch.ones(q.shape[1], q.shape[1], dtype=torch.bool, device=q.device).tril()[None, None]
         per_group = self.config.n_heads // self.config.n_groups
         grouped_q = q.unflatten(2, (self.config.n_groups, per_group))
         scores = torch.einsum("bqgnd,bkgd->bgnqk", grouped_q, k).flatten(1, 2) * self.scale
+        if self.config.softcap is not None:
+            scores = soft_cap(scores, self.config.softcap)
+        if self.config.slopes is not None:
+            scores = scores + slope_bias(self.config.slopes, query_pos, key_pos, scores.dtype)
         scores = self.hook_attn_scores(scores.masked_fill(~visible, -math.inf))
         pattern = self.hook_pattern(masked_softmax(scores, visible).to(v.dtype))
         grouped = pattern.unflatten(1, (self.config.n_groups, per_group))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from . import grouped, lrkv, mla  # noqa: F401  (each file registers its variant)
+from .experts import ExpertsConfig, mlp_from_dict
 from .mlp import MLPConfig
-from .norms import NormConfig
+from .norms import Norm, NormConfig
+from .per_layer import ByLayer, LayerChanges, Positions, by_layer_from_dict, by_layer_to_dict
 from .rope import Rotary
 from .variant import AttentionConfig, attention_from_dict
 
-Positions = Rotary | Literal["learned", "none"]
+Arrangement = Literal["pre", "post", "sandwich", "parallel", "parallel_one_norm"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +30,27 @@ class ModelConfig:
     attention
         The variant (`GroupedConfig`, `MLAConfig`, `LRKVConfig`).
     mlp
-        The feed-forward part; None: attention only.
+        The feed-forward part, an `MLPConfig` or an `ExpertsConfig`; None: attention only.
     norm
-        The norm before attention, before the MLP and at the end.
+        Which norm stands before (or behind) attention and MLP, and at the end.
     positions
         A `Rotary`, ``"learned"`` (added to the embedding) or ``"none"``.
     tie_embeddings
         Whether the unembedding is the embedding, transposed.
+    arrangement
+        How a block is put together: norms before attention and MLP (``"pre"``), behind them, before what they made is
+        added (``"post"``: OLMo-2), or both (``"sandwich"``: Gemma 2); or attention and MLP side by side, each behind a
+        norm of its own (``"parallel"``: GPT-NeoX) or both behind one (``"parallel_one_norm"``: GPT-J).
+    embed_scale
+        Factor on the embedding as it enters the residual stream (Gemma: ``sqrt(d_model)``).
+    embed_norm
+        Whether the embedding goes through a norm of its own (Bloom).
+    unembed_bias
+        Whether the logits have a bias (GPT-J).
+    logit_softcap
+        Logits are squeezed to within ±`logit_softcap` by a tanh (Gemma 2); None: they are not.
+    by_layer
+        What layers have of their own, `LayerChanges` or None for each; empty: all are alike. `at` reads it.
 
     Raises
     ------
@@ -54,10 +71,16 @@ class ModelConfig:
     d_vocab: int
     n_ctx: int
     attention: AttentionConfig
-    mlp: MLPConfig | None = None
+    mlp: MLPConfig | ExpertsConfig | None = None
     norm: NormConfig = field(default_factory=NormConfig)
     positions: Positions = field(default_factory=Rotary)
     tie_embeddings: bool = False
+    arrangement: Arrangement = "pre"
+    embed_scale: float = 1.0
+    embed_norm: bool = False
+    unembed_bias: bool = False
+    logit_softcap: float | None = None
+    by_layer: ByLayer = ()
 
     def __post_init__(self) -> None:
         for name in ("d_model", "n_layers", "d_vocab", "n_ctx"):
@@ -66,15 +89,62 @@ class ModelConfig:
                 raise ValueError(f"{name} should be an integer > 0 but got {value!r}")
         if not isinstance(self.attention, AttentionConfig):
             raise ValueError(f"attention should be one of the variants' configurations but got {self.attention!r}")
-        if self.mlp is not None and not isinstance(self.mlp, MLPConfig):
-            raise ValueError(f"mlp should be an MLPConfig or None but got {self.mlp!r}")
+        if self.mlp is not None and not isinstance(self.mlp, MLPConfig | ExpertsConfig):
+            raise ValueError(f"mlp should be an MLPConfig, an ExpertsConfig or None but got {self.mlp!r}")
         if not isinstance(self.norm, NormConfig):
             raise ValueError(f"norm should be a NormConfig but got {self.norm!r}")
         if not isinstance(self.positions, Rotary) and self.positions not in ("learned", "none"):
             raise ValueError(f"positions should be a Rotary, 'learned' or 'none' but got {self.positions!r}")
+        if self.arrangement not in get_args(Arrangement):
+            raise ValueError(f"arrangement should be one of {get_args(Arrangement)} but got {self.arrangement!r}")
+        for name in ("embed_scale", "logit_softcap"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} should be finite and > 0 but got {value}")
         turned = self.attention.rotated_columns(self.rotary)
         if self.rotary is not None:
             self.rotary.frequencies(turned.stop - turned.start)
+        if self.by_layer:
+            self._check_layers()
+
+    def _check_layers(self) -> None:
+        if len(self.by_layer) != self.n_layers:
+            raise ValueError(f"by_layer should have {self.n_layers} entries, one a layer, but has {len(self.by_layer)}")
+        for layer, changes in enumerate(self.by_layer):
+            if changes is None or changes in self.by_layer[:layer]:
+                continue
+            if not isinstance(changes, LayerChanges):
+                raise ValueError(f"by_layer[{layer}] should be LayerChanges or None but got {changes!r}")
+            own = changes.attention
+            if own is not None and replace(own, window=None, scale=None) != replace(
+                self.attention, window=None, scale=None
+            ):
+                raise ValueError(f"by_layer[{layer}].attention may differ from the model's in window and scale alone")
+            if changes.positions is not None and self.positions == "learned":
+                raise ValueError(f"by_layer[{layer}].positions: learned ones belong to the whole model")
+            if changes.mlp is not None and self.mlp is None:
+                raise ValueError(f"by_layer[{layer}].mlp: the model has none, so no layer has")
+            self.at(layer)  # checked as a model of such layers would be
+
+    def at(self, layer: int) -> ModelConfig:
+        """Return the model as it would be if every layer were like this one.
+
+        Raises
+        ------
+        IndexError
+            If the layer does not exist.
+        """
+        if not 0 <= layer < self.n_layers:
+            raise IndexError(f"layer {layer} does not exist: this model has layers 0–{self.n_layers - 1}")
+        changes = self.by_layer[layer] if self.by_layer else None
+        if changes is None:
+            return replace(self, by_layer=()) if self.by_layer else self
+        own = {name: getattr(changes, name) for name in ("attention", "positions", "mlp")}
+        return replace(self, by_layer=(), **{name: value for name, value in own.items() if value is not None})
+
+    def build_norm(self, wanted: bool = True) -> Norm | None:
+        """Return a norm of the residual stream, None if none is wanted."""
+        return self.norm.build(self.d_model) if wanted else None
 
     @property
     def rotary(self) -> Rotary | None:
@@ -93,6 +163,12 @@ class ModelConfig:
             "norm": self.norm.to_dict(),
             "positions": self.positions.to_dict() if isinstance(self.positions, Rotary) else self.positions,
             "tie_embeddings": self.tie_embeddings,
+            "arrangement": self.arrangement,
+            "embed_scale": self.embed_scale,
+            "embed_norm": self.embed_norm,
+            "unembed_bias": self.unembed_bias,
+            "logit_softcap": self.logit_softcap,
+            "by_layer": by_layer_to_dict(self.by_layer) if self.by_layer else None,
         }
 
     @classmethod
@@ -108,12 +184,13 @@ class ModelConfig:
             fields = dict(data)
             fields["attention"] = attention_from_dict(fields["attention"])
             if fields.get("mlp") is not None:
-                fields["mlp"] = MLPConfig(**fields["mlp"])
+                fields["mlp"] = mlp_from_dict(fields["mlp"])
             if "norm" in fields:
                 fields["norm"] = NormConfig(**fields["norm"])
             if isinstance(fields.get("positions"), dict):
                 fields["positions"] = Rotary.from_dict(fields["positions"])
-            return cls(**fields)
+            by_layer = fields.pop("by_layer", None)
+            return cls(**fields, by_layer=by_layer_from_dict(by_layer) if by_layer else ())
         except KeyError as error:
             raise ValueError(f"the configuration has no field {error}") from error
         except TypeError as error:

@@ -42,8 +42,8 @@ class HeadStack(ABC):
         """Return one head's factor written out."""
 
     @abstractmethod
-    def scale_columns(self, gain: Float[Tensor, " width"]) -> HeadStack:
-        """Return the stack with every head's columns multiplied by `gain`."""
+    def scale_columns(self, gain: Float[Tensor, "*group width"]) -> HeadStack:
+        """Return the stack with every head's columns multiplied by `gain` (separate factors: or by a gain each)."""
 
 
 class PerGroup(HeadStack):
@@ -134,9 +134,9 @@ class Separate(PerGroup):
         """Return the factor of the head's group."""
         return self.weight[self.of_head[head]].T
 
-    def scale_columns(self, gain: Float[Tensor, " width"]) -> Separate:
+    def scale_columns(self, gain: Float[Tensor, "*group width"]) -> Separate:
         """Scale every group's columns."""
-        return Separate(self.weight * gain[:, None], self.of_head)
+        return Separate(self.weight * gain[..., None], self.of_head)
 
 
 def _take(weight: Tensor, groups: Tensor) -> Tensor:

@@ -68,11 +68,14 @@ def fold_qk_gains(
     norm = attention.qk_norm
     if norm is None:
         return q, k
-    notes.append("q/k norm: its data-dependent scalar per head and token is not part of the form")
+    each = "per token, the same for all heads," if norm.span == "all" else "per head and token"
+    notes.append(f"q/k norm: its data-dependent scalar {each} is not part of the form")
     if not (norm.gain and fold):
         return q, k
     g_q = matrix(layer, "q_norm gain", attention.q_norm.gain)
     g_k = matrix(layer, "k_norm gain", attention.k_norm.gain)
+    if norm.span == "all":
+        g_q, g_k = (gain.unflatten(0, (-1, attention.config.d_key)) for gain in (g_q, g_k))
     if norm.where == "before":
         return q.scale_columns(g_q), k.scale_columns(g_k)
     if attention.rotary is not None:
@@ -81,7 +84,15 @@ def fold_qk_gains(
 
 
 def note_left_out(config: AttentionConfig, norm: Norm | None, notes: list[str]) -> None:
-    """Say which biases are outside a bilinear form."""
+    """Say what of a layer's scores is outside its bilinear forms."""
+    if config.softcap is not None:
+        notes.append(f"scores are capped at ±{config.softcap:g}, which is not part of the forms")
+    if config.slopes is not None:
+        notes.append("ALiBi's slopes over distance are not part of the forms")
+    if config.window is not None:
+        notes.append(
+            f"a sliding window hides keys {config.window} and more tokens back, which is not part of the forms"
+        )
     if config.bias:
         notes.append("query, key and value biases are not part of the forms")
     if norm is not None and norm.b is not None:

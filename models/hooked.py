@@ -20,6 +20,7 @@ from .generation import Generating
 from .hooks import HookedRoot
 from .lens import LensViews
 from .memory import Requests
+from .scores import soft_cap
 from .text import TextInterface
 
 ReturnType = Literal["logits", "loss", "both"] | None
@@ -60,16 +61,17 @@ class HookedModel(LensViews, TextInterface, Generating, HookedRoot):
         if config.positions == "learned":
             self.pos_embed = Table(config.n_ctx, config.d_model, std=0.02)
             self.hook_pos_embed = HookPoint()
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.embed_norm = config.build_norm(config.embed_norm)
+        self.blocks = nn.ModuleList(Block(config.at(layer)) for layer in range(config.n_layers))
         self.ln_final = config.norm.build(config.d_model)
-        self.unembed = Table(config.d_vocab, config.d_model, std=config.d_model**-0.5)
+        self.unembed = Table(config.d_vocab, config.d_model, std=config.d_model**-0.5, bias=config.unembed_bias)
         if config.tie_embeddings:
             self.unembed.weight = self.embed.weight
         with torch.no_grad():  # the residual stream keeps its size however many blocks add to it
             for block in self.layers:
                 block.attn.o.weight.mul_((2 * config.n_layers) ** -0.5)
                 if block.has_mlp:
-                    block.mlp.down.weight.mul_((2 * config.n_layers) ** -0.5)
+                    block.mlp.scale_out_((2 * config.n_layers) ** -0.5)
         self.setup()
 
     # -- running ------------------------------------------------------------------------------------------------------
@@ -139,7 +141,7 @@ class HookedModel(LensViews, TextInterface, Generating, HookedRoot):
             return resid
         if return_type is None:
             return None
-        logits = self.ln_final(resid) @ self.W_U
+        logits = self._unembed(resid)
         if return_type == "logits":
             return logits
         if start_at_layer is not None:
@@ -222,7 +224,8 @@ class HookedModel(LensViews, TextInterface, Generating, HookedRoot):
                 f"tokens should be in 0–{self.config.d_vocab - 1} "
                 f"but reach from {int(tokens.min())} to {int(tokens.max())}"
             )
-        resid = self.hook_embed(F.embedding(tokens, self.embed.weight))
+        resid = F.embedding(tokens, self.embed.weight) * self.config.embed_scale
+        resid = self.hook_embed(resid if self.embed_norm is None else self.embed_norm(resid))
         if self.config.positions != "learned":
             return resid
         if positions.numel() and int(positions.max()) >= self.config.n_ctx:
@@ -230,6 +233,12 @@ class HookedModel(LensViews, TextInterface, Generating, HookedRoot):
                 f"positions reach {int(positions.max())} but the model has learned {self.config.n_ctx} (n_ctx)"
             )
         return resid + self.hook_pos_embed(F.embedding(positions, self.pos_embed.weight))
+
+    def _unembed(self, resid: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_vocab"]:
+        logits = self.ln_final(resid) @ self.W_U
+        if self.unembed.bias is not None:
+            logits = logits + self.unembed.bias
+        return logits if self.config.logit_softcap is None else soft_cap(logits, self.config.logit_softcap)
 
     # -- weights and parts --------------------------------------------------------------------------------------------
 

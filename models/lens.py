@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformer_lens import FactoredMatrix
 
 from .config import ModelConfig
+from .mlp import MLP
 
 if TYPE_CHECKING:
     from .block import Block, Table
@@ -32,6 +33,8 @@ class LensConfig:
     normalization_type: str
     positional_embedding_type: str
     attn_only: bool
+    parallel_attn_mlp: bool
+    use_normalization_before_and_after: bool
     eps: float
     dtype: torch.dtype
     device: torch.device
@@ -61,7 +64,6 @@ class LensViews:
     def cfg(self) -> LensConfig:
         """The configuration under TransformerLens's names."""
         config, attention = self.config, self.config.attention
-        rotary = config.rotary is not None
         return LensConfig(
             n_layers=config.n_layers,
             n_heads=attention.n_heads,
@@ -73,14 +75,21 @@ class LensViews:
             n_ctx=config.n_ctx,
             act_fn=None if config.mlp is None else config.mlp.act,
             normalization_type="LN" if config.norm.kind == "layer" else "RMS",
-            positional_embedding_type="rotary"
-            if rotary
-            else {"learned": "standard"}.get(str(config.positions), "none"),
+            positional_embedding_type=self._positions(),
             attn_only=config.mlp is None,
+            parallel_attn_mlp=config.arrangement.startswith("parallel"),
+            use_normalization_before_and_after=config.arrangement == "sandwich",
             eps=config.norm.eps,
             dtype=self.embed.weight.dtype,
             device=self.device,
         )
+
+    def _positions(self) -> str:
+        if self.config.rotary is not None:
+            return "rotary"
+        if self.config.attention.slopes is not None:
+            return "alibi"
+        return "standard" if self.config.positions == "learned" else "none"
 
     def _stacked(self, name: str) -> Tensor:
         return torch.stack([getattr(block.attn, name) for block in self.layers])
@@ -113,12 +122,19 @@ class LensViews:
     @property
     def W_in(self) -> Float[Tensor, "layer d_model d_mlp"]:
         """Input projections of all MLPs."""
-        return torch.stack([block.mlp.W_in for block in self.layers])
+        return torch.stack([mlp.W_in for mlp in self._mlps()])
 
     @property
     def W_out(self) -> Float[Tensor, "layer d_mlp d_model"]:
         """Output projections of all MLPs."""
-        return torch.stack([block.mlp.W_out for block in self.layers])
+        return torch.stack([mlp.W_out for mlp in self._mlps()])
+
+    def _mlps(self) -> list[MLP]:
+        mlps = [block.mlp for block in self.layers]
+        for layer, mlp in enumerate(mlps):
+            if not isinstance(mlp, MLP):
+                raise ValueError(f"layer {layer} is a mixture of experts: it has no single W_in and W_out")
+        return mlps  # pyright: ignore[reportReturnType]
 
     @property
     def all_head_labels(self) -> list[str]:
@@ -141,8 +157,9 @@ class LensViews:
 
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
-        """Embedding."""
-        return self.embed.weight
+        """Embedding, as it enters the residual stream (a view; computed where it is scaled on the way in)."""
+        scale = self.config.embed_scale
+        return self.embed.weight if scale == 1.0 else self.embed.weight * scale
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
@@ -151,8 +168,9 @@ class LensViews:
 
     @property
     def b_U(self) -> Float[Tensor, " d_vocab"]:
-        """Unembedding bias: zeros, as the supported families have none."""
-        return self.unembed.weight.new_zeros(self.config.d_vocab)
+        """Unembedding bias, zeros if there is none."""
+        bias = self.unembed.bias
+        return self.unembed.weight.new_zeros(self.config.d_vocab) if bias is None else bias
 
     @property
     def W_pos(self) -> Float[Tensor, "n_ctx d_model"]:
@@ -162,10 +180,19 @@ class LensViews:
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
     ) -> Float[Tensor, " d_model"]:
-        """Return the sum of the output biases that the blocks before `layer` add to the residual stream."""
+        """Return the sum of the output biases that the blocks before `layer` add to the residual stream.
+
+        Raises
+        ------
+        ValueError
+            If norms stand behind attention and MLP: what they add of a bias then depends on the token.
+        """
+        if self.config.arrangement in ("post", "sandwich"):
+            raise ValueError(f"arrangement {self.config.arrangement!r}: a norm stands behind the biases")
         total = self.embed.weight.new_zeros(self.config.d_model)
         for block in self.layers[:layer]:
             total = total + block.attn.b_O
             if include_mlp_biases and block.has_mlp:
                 total = total + block.mlp.b_out
-        return total + self.layers[layer].attn.b_O if mlp_input else total
+        in_parallel = self.config.arrangement.startswith("parallel")  # its MLP does not read what attention added
+        return total + self.layers[layer].attn.b_O if mlp_input and not in_parallel else total

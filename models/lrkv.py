@@ -66,6 +66,8 @@ class LRKVConfig(PlainHeads):
             )
         if self.keys not in ("rotate-at-read", "closed"):
             raise ValueError(f"attention.keys should be 'rotate-at-read' or 'closed' but got {self.keys!r}")
+        if self.qk_norm is not None and self.qk_norm.span == "all":
+            raise ValueError("attention.qk_norm.span should be 'head' for lrkv: a gain a head would end what is shared")
 
     @property
     def variant(self) -> str:

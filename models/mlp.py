@@ -94,6 +94,10 @@ class MLP(nn.Module):
         bias = self.down.bias
         return self.down.weight.new_zeros(self.down.out_features) if bias is None else bias
 
+    def scale_out_(self, factor: float) -> None:
+        """Multiply the output weights by `factor`, in place."""
+        self.down.weight.mul_(factor)
+
     def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
         """Apply the feed-forward part."""
         if self.gate is None:

@@ -24,10 +24,13 @@ class NormConfig:
         ``"rms"`` (divide by the root mean square) or ``"layer"`` (subtract the mean first; gain and bias).
     eps
         Added to the mean square under the root.
+    bias
+        Whether a layer norm has a learned bias (an RMS norm has none).
     """
 
     kind: NormKind = "rms"
     eps: float = 1e-5
+    bias: bool = True
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(NormKind):
@@ -36,11 +39,12 @@ class NormConfig:
 
     def build(self, width: int) -> Norm:
         """Return the module for vectors of `width`."""
-        return Norm(width, self.eps, centred=self.kind == "layer", bias=self.kind == "layer")
+        centred = self.kind == "layer"
+        return Norm(width, self.eps, centred=centred, bias=centred and self.bias)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description."""
-        return {"kind": self.kind, "eps": self.eps}
+        return {"kind": self.kind, "eps": self.eps, "bias": self.bias}
 
 
 def require_eps(name: str, value: float) -> None:
@@ -106,3 +110,11 @@ class Norm(nn.Module):
         if self.b is not None:
             x = x + self.b
         return x.to(dtype)
+
+
+class JointNorm(Norm):
+    """One norm over all heads together, ``[..., head, width]`` (OLMo-2): they share its divisor, not its gains."""
+
+    def forward(self, x: Float[Tensor, "*batch head width"]) -> Float[Tensor, "*batch head width"]:
+        """Normalise the last two axes as one."""
+        return super().forward(x.flatten(-2)).unflatten(-1, x.shape[-2:])

@@ -68,14 +68,24 @@ class LinearScaling(RopeScaling):
 
 @dataclass(frozen=True)
 class FrequencyFactors(RopeScaling):
-    """One divisor a plane, as GGUF files store them (``rope_freqs.weight``)."""
+    """One divisor a plane, as GGUF files store them (``rope_freqs.weight``) and LongRoPE has them.
+
+    `attention_factor` multiplies the rotated columns (LongRoPE, arXiv 2402.13753).
+    """
 
     factors: tuple[float, ...]
+    attention_factor: float = 1.0
     kind: ClassVar[str] = "factors"
 
     def __post_init__(self) -> None:
         for index, factor in enumerate(self.factors):
             _require_positive("FrequencyFactors", **{f"factors[{index}]": factor})
+        _require_positive("FrequencyFactors", attention_factor=self.attention_factor)
+
+    @property
+    def amplitude(self) -> float:
+        """Factor on the rotated columns of queries and keys alike."""
+        return self.attention_factor
 
     def scale(self, theta: Float[Tensor, " plane"], base: float) -> Float[Tensor, " plane"]:
         """Return ``theta / factors``; the number of factors must be the number of planes."""

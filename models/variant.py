@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
-from .norms import Norm, require_eps
+from .norms import JointNorm, Norm, require_eps
 from .rope import Rotary
 
 ELEMENT_BYTES = 2
@@ -22,29 +22,39 @@ RANK_MULTIPLE = 8
 
 @dataclass(frozen=True)
 class QKNorm:
-    """RMS norm of every head's query and key.
+    """RMS norm of queries and keys.
 
     Parameters
     ----------
     where
         ``"before"`` the rotation (Qwen3) or ``"after"`` it.
     gain
-        One learned gain a channel, shared by the heads.
+        One learned gain a channel: shared by the heads, or with `span` ``"all"`` each head's own.
     eps
         Added to the mean square.
+    span
+        What is normalised together: each ``"head"`` by itself, or ``"all"`` heads of a token (OLMo-2; before the
+        rotation).
     """
 
     where: Literal["before", "after"] = "before"
     gain: bool = True
     eps: float = 1e-6
+    span: Literal["head", "all"] = "head"
 
     def __post_init__(self) -> None:
+        if self.span not in ("head", "all"):
+            raise ValueError(f"qk_norm.span should be 'head' or 'all' but got {self.span!r}")
+        if self.span == "all" and self.where == "after":
+            raise ValueError("qk_norm.span 'all' stands before the rotation: qk_norm.where should be 'before'")
         if self.where not in ("before", "after"):
             raise ValueError(f"qk_norm.where should be 'before' or 'after' but got {self.where!r}")
         require_eps("qk_norm.eps", self.eps)
 
-    def build(self, width: int) -> Norm:
-        """Return the module for heads of `width`."""
+    def build(self, width: int, heads: int) -> Norm:
+        """Return the module for `heads` heads (or groups) of `width`."""
+        if self.span == "all":
+            return JointNorm(heads * width, self.eps, gain=self.gain)
         return Norm(width, self.eps, gain=self.gain)
 
 
@@ -94,19 +104,38 @@ class AttentionConfig(ABC):
         Bias on the output projection.
     scale
         Factor on the scores; None: ``1 / sqrt(key width)``.
+    softcap
+        Scores are squeezed to within ±`softcap` by a tanh (Gemma 2); None: they are not.
+    window
+        Keys that a query sees, itself and those right before it; None: all before it.
+    slopes
+        ALiBi: what a head's score loses with each token of distance, one slope a head; None: nothing.
     """
 
     n_heads: int
     bias: bool = False
     output_bias: bool = False
     scale: float | None = None
+    softcap: float | None = None
+    window: int | None = None
+    slopes: tuple[float, ...] | None = None
 
     variants: ClassVar[tuple[str, ...]]
 
     def __post_init__(self) -> None:
         require_positive("n_heads", self.n_heads)
-        if self.scale is not None and not (math.isfinite(self.scale) and self.scale > 0):
-            raise ValueError(f"attention.scale should be finite and > 0 but got {self.scale}")
+        for name in ("scale", "softcap"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"attention.{name} should be finite and > 0 but got {value}")
+        if self.window is not None:
+            require_positive("window", self.window)
+        if self.slopes is not None:
+            object.__setattr__(self, "slopes", tuple(self.slopes))
+            if len(self.slopes) != self.n_heads or not all(math.isfinite(slope) for slope in self.slopes):
+                raise ValueError(
+                    f"attention.slopes should be {self.n_heads} finite numbers, one a head, but got {self.slopes}"
+                )
 
     @property
     @abstractmethod
@@ -275,6 +304,8 @@ def attention_from_dict(data: dict[str, Any]) -> AttentionConfig:
     if variant not in VARIANTS:
         raise ValueError(f"attention.variant should be one of {sorted(VARIANTS)} but got {variant!r}")
     try:
+        if isinstance(fields.get("slopes"), list):
+            fields["slopes"] = tuple(fields["slopes"])
         if isinstance(fields.get("qk_norm"), dict):
             fields["qk_norm"] = QKNorm(**fields["qk_norm"])
         config = VARIANTS[variant](fields)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import headscope as hs
 import pytest
 import torch
 from headscope.cli import app
+from transformers import LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 
@@ -68,6 +71,69 @@ def test_out_writes_the_files_and_names_them(checkpoint, tmp_path):
 )
 def test_mistakes_are_one_line_and_exit_status_2(checkpoint, arguments, words):
     result = run("report", *(a.format(checkpoint=checkpoint) for a in arguments))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def hugging_face(directory: Path) -> Path:
+    """Write a small sharded Llama as Hugging Face does."""
+    sizes = {"hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 9}
+    config = LlamaConfig(num_attention_heads=2, bos_token_id=None, eos_token_id=None, **sizes)
+    LlamaForCausalLM(config).save_pretrained(directory, max_shard_size="1KB")
+    return directory
+
+
+INDEX = "model.safetensors.index.json"
+
+
+def shard(directory: Path) -> Path:
+    names = json.loads((directory / INDEX).read_text())["weight_map"]
+    return directory / names["model.layers.0.self_attn.q_proj.weight"]
+
+
+def changed(directory: Path, **fields: object) -> None:
+    config = json.loads((directory / "config.json").read_text()) | fields
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+def emptied(directory: Path, *, but: str = "") -> None:
+    for file in directory.iterdir():
+        if file.name != but:
+            file.unlink()
+
+
+SPOILT = {
+    "truncated": (lambda d: os.truncate(shard(d), 300), "cannot be read as safetensors"),
+    "missing_shard": (lambda d: shard(d).unlink(), "is missing: model.safetensors.index.json names it"),
+    "wrong_shape": (lambda d: changed(d, head_dim=4), "the shape (16, 16); expected"),
+    "no_weights": (lambda d: emptied(d, but="config.json"), "holds no weights"),
+    "empty": (emptied, "is empty"),
+    "pickles": (
+        lambda d: (emptied(d, but="config.json"), (d / "pytorch_model.bin").write_bytes(b"\x80\x04.")),
+        "holds only pickles (pytorch_model.bin): headscope never loads a pickle",
+    ),
+    "loop": (
+        lambda d: (emptied(d), d.rmdir(), d.with_name("other").symlink_to(d), d.symlink_to(d.with_name("other"))),
+        "cannot be opened",
+    ),
+    "no_config": (lambda d: (d / "config.json").unlink(), "has no config.json and no GGUF file"),
+    "unknown": (lambda d: changed(d, model_type="bert"), "model_type 'bert' is none of the known ones (bloom, "),
+    "packed": (lambda d: changed(d, quantization_config={"quant_method": "awq"}), "are packed (awq)"),
+    "shared_keys": (lambda d: changed(d, num_kv_shared_layers=1), "num_kv_shared_layers is 1"),
+    "linear": (
+        lambda d: changed(d, model_type="qwen3", layer_types=["linear_attention"]),
+        "layer 0 is of kind 'linear_attention'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), SPOILT.values(), ids=SPOILT)
+def test_a_spoilt_checkpoint_is_one_line_and_exit_status_2(spoil, words, tmp_path):
+    spoil(hugging_face(tmp_path / "model"))
+    result = run("report", str(tmp_path / "model"), "--null", "1")
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.startswith("error: ")

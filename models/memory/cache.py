@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -289,6 +290,11 @@ class Extension:
         page = table.gather(1, block.clamp_max(longest - 1))
         return cls(requests, list(before), valid, positions, table, lengths, (page[valid], slot[valid]))
 
+    @cached_property
+    def pages(self) -> Pages:
+        """The same for a decode step, one for all layers: what is planned for one serves all."""
+        return Pages(self.table, self.lengths)
+
     def layer(self, index: int) -> LayerMemory:
         """Return one layer's part."""
         cache = self.requests.cache
@@ -325,6 +331,11 @@ class LayerMemory:
             target[:, page, slot, : new.shape[-1]] = new
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest request, the new ones included."""
+        return int(self.extension.lengths.max())
+
+    @property
     def is_first(self) -> bool:
         """Whether no request had any token before."""
         return not any(self.extension.before)
@@ -337,7 +348,7 @@ class LayerMemory:
         """
         valid, positions = self.extension.valid, self.extension.positions
         if not self.is_first:
-            key = torch.arange(int(self.extension.lengths.max()), device=valid.device)
+            key = torch.arange(self.longest, device=valid.device)
             return ((key <= positions[..., None]) & valid[..., None])[:, None]
         if bool(valid.all()):
             return None
@@ -346,7 +357,7 @@ class LayerMemory:
 
     def history(self) -> dict[str, Float[Tensor, "batch pos group width"]]:
         """Return what is stored of the whole history, padded to the longest request."""
-        table, longest = self.extension.table, int(self.extension.lengths.max())
+        table, longest = self.extension.table, self.longest
         widths: dict[str, Stream] = {stream.name: stream for stream in self.form.streams}
         return {
             name: rows[:, table].flatten(2, 3)[:, :, :longest, : widths[name].width].permute(1, 2, 0, 3)
@@ -357,8 +368,7 @@ class LayerMemory:
         """Attend with one new token a request; what it looked at is kept with the requests."""
         requests = self.extension.requests
         keys, values = self.form.parts(q, self.stored)
-        pages = Pages(self.extension.table, self.extension.lengths)
-        problem = Problem(keys, values, pages, scale, self.form.row_scale(self.stored))
+        problem = Problem(keys, values, self.extension.pages, scale, self.form.row_scale(self.stored))
         found = decode(problem, requests.probes, requests.path)
         summands = self.form.expand(found.values)
         names = tuple(part.name for part in keys), tuple(part.name for part in values)

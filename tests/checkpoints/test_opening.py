@@ -121,7 +121,7 @@ WHOLE: dict[str, tuple[Spoil, str]] = {
     "eight_bit_floats": (replace(Q1, lambda t: t.to(torch.float8_e4m3fn)), rf"tensor '{Q1}' is of type F8_E4M3"),
     "packed_weights": (
         lambda d: retensor(d, lambda t: t.update({Q1.replace("weight", "qweight"): t.pop(Q1).to(torch.int32)})),
-        rf"tensor '{Q1}' is missing",
+        r"tensor 'model.layers.1.self_attn.q_proj.qweight' says that the weights are packed \(GPTQ or AWQ\)",
     ),
     "nan": (poke(Q1, float("nan")), rf"model.safetensors: tensor '{Q1}' holds NaN or Inf; expected finite weights"),
     "inf": (poke("lm_head.weight", float("inf")), r"model.safetensors: tensor 'lm_head.weight' holds NaN or Inf"),
@@ -151,7 +151,7 @@ WHOLE: dict[str, tuple[Spoil, str]] = {
     ),
     "unknown_type": (
         lambda d: change(d, model_type="bert"),
-        r"config.json: model_type 'bert' is none of the known ones \(deepseek_v2, deepseek_v3, gpt2, llama, mistral\)",
+        r"config.json: model_type 'bert' is none of the known ones \(bloom, deepseek_v2, .*, qwen3\); a family is added",
     ),
     "no_type": (lambda d: change(d, model_type=None), r"config.json: model_type None is none of the known ones"),
     "odd_type": (lambda d: change(d, model_type=["llama"]), r"config.json: model_type \['llama'\] is none of"),
@@ -170,7 +170,7 @@ WHOLE: dict[str, tuple[Spoil, str]] = {
     "odd_act": (lambda d: change(d, hidden_act=["silu"]), r"config.json: the activation should be .* is \['silu'\]"),
     "unknown_rope": (
         lambda d: change(d, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
-        r"config.json: rope_type should be default, linear, llama3 or yarn but is 'dynamic'",
+        r"config.json: rope_type should be default, linear, llama3, yarn or longrope but is 'dynamic'",
     ),
     "rope_without_factor": (
         lambda d: change(d, rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}),

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from csv import DictReader
+from dataclasses import replace
 
 import headscope as hs
 import numpy as np
@@ -18,7 +19,8 @@ import torch
 from headscope.diversity import cosine, gram, measure
 from headscope.diversity.null import random_factors
 from headscope.diversity.result import COLUMNS, _differs
-from headscope.models import GroupedConfig, LRKVConfig, MLAConfig, Rotary
+from headscope.diversity.settings import Settings
+from headscope.models import GroupedConfig, LayerChanges, LRKVConfig, MLAConfig, Rotary
 from headscope.models.attention import build_attention
 from headscope.models.layers import parse_layers
 
@@ -421,3 +423,22 @@ def test_what_cannot_be_reported_on_is_named():
 )
 def test_layers_are_read_with_both_ends(text, expected):
     assert parse_layers(text, 5) == expected
+
+
+def test_layers_with_positions_of_their_own_have_a_null_of_their_own():
+    heads = hs.GroupedConfig(n_heads=4, n_kv_heads=2, d_head=8)
+    local = LayerChanges(attention=replace(heads, window=4), positions=Rotary(base=20.0))
+    config = hs.ModelConfig(d_model=16, n_layers=3, d_vocab=9, n_ctx=8, attention=heads, by_layer=(local, None, local))
+    result = hs.report(hs.HookedModel(config), circuit="qk", offsets="0:9", null=3)
+    settings = Settings.parse("qk", "0:9", "gram", 3, True)
+    means = []
+    for layer in range(3):
+        draws = [
+            measure(settings.similarities(factors)["qk", "all"]).erank
+            for _, factors in random_factors(config.at(layer), range(3))
+        ]
+        means.append(np.mean(draws))
+    assert result.table["null_mean"].tolist() == pytest.approx(means, rel=1e-12)
+    assert means[0] == means[2] != means[1]
+    assert [kind["layers"] for kind in result.record["null"]["others"]] == [[1]]
+    assert "QK" in result.reading()

@@ -32,10 +32,13 @@ def grouped_qkv(attn, x: Tensor, head: int) -> tuple[Tensor, Tensor, Tensor]:
     cfg = attn.config
     group = head // (cfg.n_heads // cfg.n_groups)
     width = cfg.d_head
+    q, k, v = affine(attn.q, x), affine(attn.k, x), affine(attn.v, x)
+    if cfg.qk_norm is not None and cfg.qk_norm.span == "all":
+        q, k = rms(q, cfg.qk_norm.eps, attn.q_norm.w), rms(k, cfg.qk_norm.eps, attn.k_norm.w)
     return (
-        head_rows(attn.q, x, head, width),
-        head_rows(attn.k, x, group, width),
-        head_rows(attn.v, x, group, width),
+        q[head * width : (head + 1) * width],
+        k[group * width : (group + 1) * width],
+        v[group * width : (group + 1) * width],
     )
 
 
@@ -88,8 +91,8 @@ def place(attn, x: Tensor, norm_name: str, position: int) -> Tensor:
     """Apply the q/k norm and the rotation to one vector."""
     cfg = attn.config
     qk_norm = getattr(cfg, "qk_norm", None)
-    norm = None if qk_norm is None else getattr(attn, norm_name)
-    if qk_norm is not None and qk_norm.where == "before":
+    norm = None if qk_norm is None or qk_norm.span == "all" else getattr(attn, norm_name)
+    if norm is not None and qk_norm.where == "before":
         x = rms(x, qk_norm.eps, norm.w)
     if attn.rotary is not None:
         if cfg.variant == "mla":
@@ -97,9 +100,17 @@ def place(attn, x: Tensor, norm_name: str, position: int) -> Tensor:
         else:
             columns = range(attn.rotary.width or len(x))
         x = turn(x, position, attn.rotary, columns)
-    if qk_norm is not None and qk_norm.where == "after":
+    if norm is not None and qk_norm.where == "after":
         x = rms(x, qk_norm.eps, norm.w)
     return x
+
+
+def score(cfg, head: int, product: float, distance: int) -> float:
+    """Cap, slope and window of one score."""
+    if cfg.window is not None and distance >= cfg.window:
+        return -math.inf
+    capped = product if cfg.softcap is None else cfg.softcap * math.tanh(product / cfg.softcap)
+    return capped if cfg.slopes is None else capped - cfg.slopes[head] * distance
 
 
 def naive_attention(attn, x: Tensor) -> Tensor:
@@ -114,7 +125,7 @@ def naive_attention(attn, x: Tensor) -> Tensor:
         keys = [place(attn, k, "k_norm", p) for p, (_, k, _) in enumerate(triples)]
         scale = cfg.scale if cfg.scale is not None else 1 / math.sqrt(len(keys[0]))
         for i, query in enumerate(queries):
-            weights = [math.exp(float(query @ keys[j]) * scale) for j in range(i + 1)]
+            weights = [math.exp(score(cfg, head, float(query @ keys[j]) * scale, i - j)) for j in range(i + 1)]
             z = sum(w / sum(weights) * triples[j][2] for j, w in enumerate(weights))
             out[i] = out[i] + w_o @ z
     bias = 0 if attn.o.bias is None else attn.o.bias
@@ -186,7 +197,9 @@ def test_pattern_is_causal_and_normalised(model: HookedModel, tokens, run_all, c
         assert torch.all(pattern >= 0)
         close(pattern.sum(-1), torch.ones(pattern.shape[:-1], dtype=pattern.dtype))
         scores = cache[f"blocks.{layer}.attn.hook_attn_scores"]
-        assert torch.equal(torch.isinf(scores), torch.ones(7, 7).triu(1).bool().expand_as(scores))
+        behind = torch.arange(7)[:, None] - torch.arange(7)
+        hidden = (behind < 0) | (behind >= (model.config.attention.window or 7))
+        assert torch.equal(torch.isinf(scores), hidden.expand_as(scores))
 
 
 def padded(rows: list[list[int]], side: str, pad: int = 0) -> tuple[Tensor, Tensor]:
@@ -329,7 +342,9 @@ def test_every_query_head_reads_its_group_only(config, build, tokens, run_all):
         def zero(k, hook, group=group):
             return torch.cat((k[:, :, :group], torch.zeros_like(k[:, :, :1]), k[:, :, group + 1 :]), dim=2)
 
-        with model.hooks([("blocks.0.attn.hook_k", zero)]):
+        # Heads that are normalised together feel each other's keys in the divisor: there, zero what comes behind it.
+        joint = getattr(cfg, "qk_norm", None) is not None and cfg.qk_norm.span == "all"
+        with model.hooks([(f"blocks.0.attn.{'hook_k_normed' if joint else 'hook_k'}", zero)]):
             _, after = run_all(model, tokens)
         moved = (before["blocks.0.attn.hook_z"] - after["blocks.0.attn.hook_z"]).abs().amax((0, 1, 3)) > 1e-9
         readers = [head // (cfg.n_heads // cfg.n_groups) == group for head in range(cfg.n_heads)]

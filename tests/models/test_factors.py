@@ -172,8 +172,9 @@ def check_scores(model: HookedModel, cache: dict[str, Tensor], tol: float) -> No
     true = torch.einsum("ihd,jhd->hij", q, k[:, groups])
     (form,) = model.factors(1).circuits["qk"]["all"]
     outer = scale_of(cache, "blocks.1.ln1.hook_scale")
-    by_query = outer[:, None] * scale_of(cache, "blocks.1.attn.q_norm.hook_scale")  # [pos, head]
-    by_key = outer[:, None] * scale_of(cache, "blocks.1.attn.k_norm.hook_scale")
+    inner = [scale_of(cache, f"blocks.1.attn.{side}_norm.hook_scale") for side in "qk"]
+    # [pos, head], or one divisor for all heads where they are normalised together
+    by_query, by_key = (outer[:, None] * (one[:, None] if one.ndim == 1 else one) for one in inner)
     by_query, by_key = by_query.expand(7, cfg.n_heads), by_key.expand(7, k.shape[1])[:, groups]
     ours = form_scores(form, x, x) / by_query.T[:, :, None] / by_key.T[:, None, :]
     if qk_norm is not None and qk_norm.where == "after" and qk_norm.gain and model.config.rotary:

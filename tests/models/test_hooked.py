@@ -275,7 +275,8 @@ def test_lens_config(model: HookedModel):
     assert theirs.n_heads == attention.n_heads
     assert theirs.n_key_value_heads == (None if attention.n_groups == attention.n_heads else attention.n_groups)
     assert theirs.normalization_type == {"rms": "RMS", "layer": "LN"}[ours.norm.kind]
-    expected = "rotary" if ours.rotary else {"learned": "standard", "none": "none"}[ours.positions]
+    without = "none" if attention.slopes is None else "alibi"
+    expected = "rotary" if ours.rotary else {"learned": "standard", "none": without}[ours.positions]
     assert theirs.positional_embedding_type == expected
     assert theirs.attn_only == (ours.mlp is None)
     assert theirs.d_mlp == (None if ours.mlp is None else ours.mlp.d_mlp)
