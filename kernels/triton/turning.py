@@ -30,8 +30,7 @@ def along(
     out[0, :, :, :turned, :rank] = turn.amplitude * (q_first * first + q_second * second)
     out[1, :, :, :turned, :rank] = turn.amplitude * (q_second * first - q_first * second)
     if planes_of(turn) > turned:
-        still = q.clone()
-        still[:, :, turn.first] = still[:, :, turn.second] = 0
+        still = q.index_fill(2, turn.first, 0).index_fill(2, turn.second, 0)
         out[0, :, :, turned, :rank] = torch.einsum("bhd,hdr->bhr", still, up)
     theta = q.new_zeros(planes)
     theta[:turned] = turn.theta.float()
