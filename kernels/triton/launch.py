@@ -44,7 +44,9 @@ def decode_triton(problem: Problem, probes: Probes | None = None, plan: Plan | N
     plan = plan_step(problem, probes) if plan is None else plan
     if len(plan.of_request) != len(problem.pages.lengths) + 1:
         raise ValueError(f"the plan is for {len(plan.of_request) - 1} requests, not {len(problem.pages.lengths)}")
-    return _Step(problem, probes, plan, layout).run()
+    pages = problem.pages
+    table, lengths = pages.table.to(problem.device).contiguous(), pages.lengths.to(problem.device)
+    return _Step(problem, table, lengths, probes, plan, layout).run()
 
 
 def plan_step(problem: Problem, probes: Probes | None = None) -> Plan:
@@ -81,7 +83,8 @@ def keys_of(part: KeyPart, problem: Problem, tile_heads: int) -> Keys:
     """Return a part of the keys, with what a query brings to rows that turn worked out."""
     rows = rows_of(part, problem, tile_heads)
     if part.turn is None:
-        return Keys(rows, part.q.contiguous(), None, tl.constexpr(0), tl.constexpr(0))
+        q = part.q.contiguous()
+        return Keys(rows, q, q, tl.constexpr(0), tl.constexpr(0))  # Triton 3.6 takes no None within a tuple
     planes = padded(planes_of(part.turn))
     meets, theta = along(part.q, part.turn, planes, rows.padded.value)
     return Keys(rows, meets, theta, tl.constexpr(planes), meets.stride(0))
@@ -90,13 +93,15 @@ def keys_of(part: KeyPart, problem: Problem, tile_heads: int) -> Keys:
 @dataclass(frozen=True, eq=False)
 class _Step:
     problem: Problem
+    table: Tensor
+    lengths: Tensor
     probes: Probes | None
     plan: Plan
     layout: Layout
 
     def run(self) -> Decoded:
         problem, plan, heads = self.problem, self.plan, self.problem.n_heads
-        batch, items = len(problem.pages.lengths), len(plan.request)
+        batch, items = len(self.lengths), len(plan.request)
         widths = [part.rows.shape[3] for part in problem.values]
         partials = Partials(
             self._room(items, heads),
@@ -117,7 +122,7 @@ class _Step:
             partials.total,
             plan.of_request,
             plan.last,
-            problem.pages.lengths,
+            self.lengths,
             lse,
             HEADS=heads,
             TILE=TILE,
@@ -141,14 +146,13 @@ class _Step:
         problem, layout, plan = self.problem, self.layout, self.plan
         values = tuple(rows_of(part, problem, layout.tile_heads) for part in problem.values)
         same = problem.values[0].rows is problem.keys[0].rows and values[0].alone.value
-        table = problem.pages.table
         split[(problem.n_heads // layout.tile_heads, plan.workers)](
             self._keys(layout.tile_heads),
             values,
             self._factor(),
-            table,
-            table.stride(0),
-            problem.pages.lengths,
+            self.table,
+            self.table.stride(0),
+            self.lengths,
             Share(plan.bounds, plan.request, plan.first, plan.last),
             partials,
             looked,
@@ -166,15 +170,16 @@ class _Step:
         if self.probes is None:
             return None
         problem, heads, spans = self.problem, self.problem.n_heads, self.probes.spans
-        n_spans = 0 if spans is None else spans.shape[1]
-        n_tiles = -(-problem.pages.table.shape[1] * problem.page_size // TILE)
-        batch, parts = len(problem.pages.lengths), len(problem.keys)
+        batch, parts = len(self.lengths), len(problem.keys)
+        spans = self.lengths.new_zeros(batch, 0, 2) if spans is None else spans
+        n_spans = spans.shape[1]
+        n_tiles = -(-self.table.shape[1] * problem.page_size // TILE)
         return Looked(
             self._room(items, heads, parts + 1 + n_spans),
             self._room(items, heads, parts),
             torch.full((batch, heads, n_tiles), -torch.inf, device=problem.device),
             n_tiles,
-            None if spans is None else spans.to(problem.device, torch.int32).contiguous(),
+            spans.to(problem.device, torch.int32).contiguous(),
             tl.constexpr(n_spans),
             tl.constexpr(padded(max(1, n_spans), 1)),
         )
@@ -182,13 +187,12 @@ class _Step:
     def _probed(self, looked: Looked, weighted: Tensor, plain: Tensor, lse: Tensor) -> ProbeValues:
         parts = len(self.problem.keys)
         score = weighted[..., :parts]
-        lengths = self.problem.pages.lengths.to(lse.device)
         places, weights = self._strongest(looked.tile_peaks, lse)
         return ProbeValues(
             entropy=lse - score.sum(-1),
             distance=weighted[..., parts],
             score=score,
-            score_everywhere=plain / lengths[:, None, None],
+            score_everywhere=plain / self.lengths[:, None, None],
             top_positions=places,
             top_weights=weights,
             span_mass=weighted[..., parts + 1 :],
@@ -206,13 +210,12 @@ class _Step:
         tiles = best.sort(-1).values.to(torch.int32).contiguous()
         choices = tiles.shape[2]
         scores = self._room(batch, heads, choices, TILE)
-        table = problem.pages.table
         rescore[(choices, heads, batch)](
             self._keys(1),
             self._factor(),
-            table,
-            table.stride(0),
-            problem.pages.lengths,
+            self.table,
+            self.table.stride(0),
+            self.lengths,
             tiles,
             scores,
             problem.scale,

@@ -54,18 +54,20 @@ def met_by(rows, first_head, k):
 
 @triton.jit
 @no_type_check
-def meet(key, q, first_head, page, slot, live, member):
-    """Return unscaled scores ``[token, head]`` of a part, and its rows if all heads of the tile share them."""
-    if key.rows.alone:
+def meet(key, q, known, first_head, page, slot, live, member):
+    """Return unscaled scores ``[token, head]`` of a part; `known` are its rows if they were read before."""
+    if known is not None:
+        return tl.dot(known, q, input_precision="ieee")
+    elif key.rows.alone:
         rows = read(key.rows, met_by(key.rows, first_head, 0), page, slot, live)
-        return tl.dot(rows, q, input_precision="ieee"), rows
+        return tl.dot(rows, q, input_precision="ieee")
     else:
         scores = tl.zeros([slot.shape[0], member.shape[0]], tl.float32)
         for k in tl.range(0, key.rows.met, num_stages=AHEAD):
             rows = read(key.rows, met_by(key.rows, first_head, k), page, slot, live)
             own = (member // key.rows.heads == k)[None, :]
             scores = tl.where(own, tl.dot(rows, q, input_precision="ieee"), scores)
-        return scores, None
+        return scores
 
 
 @triton.jit
@@ -95,21 +97,19 @@ def meet_turned(key, q, first_head, page, slot, position, live, member):
 
 @triton.jit
 @no_type_check
-def score(keys, asked, factor, scale, first_head, page, slot, position, live, member, TILE_HEADS: tl.constexpr):
-    """Return scores ``[token, head]`` of each part in nats, and the first part's rows if all heads share them."""
+def score(keys, asked, known, factor, scale, first_head, page, slot, position, live, member, TILE_HEADS: tl.constexpr):
+    """Return scores ``[token, head]`` of each part in nats; `known` are the first part's rows, or None."""
     by = scale
     if factor is not None:
         at = factor.values + ((first_head + member).to(tl.int64) * factor.head_stride)[None, :]
         at = at + (page * factor.page_stride + slot * factor.slot_stride)[:, None]
         by = scale * tl.load(at, live[:, None] & (member < TILE_HEADS)[None, :], other=0.0).to(tl.float32)
     parts = ()
-    shared = None
     for i in tl.static_range(len(keys)):
         if keys[i].planes > 0:
             part = meet_turned(keys[i], asked[i], first_head, page, slot, position, live, member)
         else:
-            part, rows = meet(keys[i], asked[i], first_head, page, slot, live, member)
-            if i == 0:
-                shared = rows
+            rows = known if i == 0 else None
+            part = meet(keys[i], asked[i], rows, first_head, page, slot, live, member)
         parts = parts + (part * by,)
-    return parts, shared
+    return parts

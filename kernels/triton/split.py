@@ -54,11 +54,11 @@ class Looked(NamedTuple):
 
 @triton.jit
 @no_type_check
-def reduce(total, part, p, shared, first_head, page, slot, live, member):
-    """Add a tile's rows, weighted by p ``[token, head]``, to ``[padded, head]``."""
+def reduce(total, part, p, known, first_head, page, slot, live, member):
+    """Add a tile's rows, weighted by p ``[token, head]``, to ``[padded, head]``; `known`: they were read before."""
     weight = rounded(p, part.rows)
-    if shared is not None:
-        return tl.dot(tl.trans(shared), weight, total, input_precision="ieee")
+    if known is not None:
+        return tl.dot(tl.trans(known), weight, total, input_precision="ieee")
     elif part.alone:
         rows = read(part, met_by(part, first_head, 0), page, slot, live)
         return tl.dot(tl.trans(rows), weight, total, input_precision="ieee")
@@ -125,9 +125,10 @@ def split(
             mass = tl.zeros([PADDED_HEADS, looked.padded], tl.float32)
         for tile in range(tl.load(share.first + item), tl.load(share.last + item)):
             page, slot, position, live = place(table, table_stride, request, tile, length, PAGE, TILE)
-            parts, shared = score(
-                keys, asked, factor, scale, first_head, page, slot, position, live, member, TILE_HEADS
-            )
+            both = None  # rows that are keys and values are read once
+            if SAME:
+                both = read(keys[0].rows, met_by(keys[0].rows, first_head, 0), page, slot, live)
+            parts = score(keys, asked, both, factor, scale, first_head, page, slot, position, live, member, TILE_HEADS)
             scores = parts[0]
             for i in tl.static_range(1, len(keys)):
                 scores = scores + parts[i]
@@ -140,9 +141,9 @@ def split(
             total = total * fade + tl.sum(p, 0)
             added = ()
             for i in tl.static_range(len(values)):
-                rows = shared if SAME and i == 0 else None
+                known = both if i == 0 else None
                 faded = reduced[i] * fade[None, :]
-                added = added + (reduce(faded, values[i], p, rows, first_head, page, slot, live, member),)
+                added = added + (reduce(faded, values[i], p, known, first_head, page, slot, live, member),)
             reduced = added
             if looked is not None:
                 # Rows of tokens that are not there are read as zeros, so their scores add nothing here.

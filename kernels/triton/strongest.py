@@ -43,7 +43,7 @@ def rescore(
     for i in tl.static_range(len(keys)):
         asked = asked + (queries(keys[i], request, head, member, HEADS, 1),)
     page, slot, position, live = place(table, table_stride, request, tile, length, PAGE, TILE)
-    parts, _ = score(keys, asked, factor, scale, head, page, slot, position, live, member, 1)
+    parts = score(keys, asked, None, factor, scale, head, page, slot, position, live, member, 1)
     scores = parts[0]
     for i in tl.static_range(1, len(keys)):
         scores = scores + parts[i]
