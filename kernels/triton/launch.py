@@ -110,7 +110,7 @@ class _Step:
         )
         looked = self._looked(items)
         self._split(partials, looked)
-        sums = [Summed(p, self._room(batch, heads, p.shape[2]), *_fixed(p, True)) for p in partials.values]
+        sums = [Summed(p, self._room(batch, heads, p.shape[2]), *_fixed(p, True)) for p in partials.reduced]
         if looked is not None:
             for partial, weighted in ((looked.weighted, True), (looked.plain, False)):
                 out = self._room(batch, heads, partial.shape[2])

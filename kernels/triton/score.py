@@ -101,7 +101,7 @@ def score(keys, asked, known, factor, scale, first_head, page, slot, position, l
     """Return scores ``[token, head]`` of each part in nats; `known` are the first part's rows, or None."""
     by = scale
     if factor is not None:
-        at = factor.values + ((first_head + member).to(tl.int64) * factor.head_stride)[None, :]
+        at = factor.factors + ((first_head + member).to(tl.int64) * factor.head_stride)[None, :]
         at = at + (page * factor.page_stride + slot * factor.slot_stride)[:, None]
         by = scale * tl.load(at, live[:, None] & (member < TILE_HEADS)[None, :], other=0.0).to(tl.float32)
     parts = ()

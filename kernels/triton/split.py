@@ -31,7 +31,7 @@ class Partials(NamedTuple):
 
     largest: Any
     total: Any
-    values: Any
+    reduced: Any
 
 
 class Looked(NamedTuple):
@@ -163,7 +163,7 @@ def split(
         tl.store(out.largest + row + member, largest, inside)
         tl.store(out.total + row + member, total, inside)
         for i in tl.static_range(len(values)):
-            keep(out.values[i], reduced[i], row, member, inside, values[i].width, values[i].padded)
+            keep(out.reduced[i], reduced[i], row, member, inside, values[i].width, values[i].padded)
         if looked is not None:
             n_parts: tl.constexpr = len(keys)
             n_sums: tl.constexpr = n_parts + 1 + looked.n_spans

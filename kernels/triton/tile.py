@@ -14,6 +14,9 @@ INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
 # `no_type_check` keeps shape checkers, which wrap every annotated function, away from what Triton reads as source.
 
 
+# Fields of what kernels take are not called `values` or `type`: compiled, a tuple has those of its own.
+
+
 class Rows(NamedTuple):
     """One part's cached rows, as seen by a program that serves a tile of heads.
 
@@ -37,7 +40,7 @@ class Rows(NamedTuple):
 class Factor(NamedTuple):
     """A factor of each head at each cached position."""
 
-    values: Any
+    factors: Any
     head_stride: Any
     page_stride: Any
     slot_stride: Any

@@ -15,7 +15,9 @@ from headscope.kernels import KeyPart, Pages, Probes, Problem, ValuePart, decode
 from headscope.kernels.triton import launch
 from headscope.kernels.triton.combine import Summed, combine
 from headscope.kernels.triton.plan import make_plan
-from headscope.kernels.triton.tile import INTERPRETED
+from headscope.kernels.triton.score import Keys
+from headscope.kernels.triton.split import Looked, Partials, Share
+from headscope.kernels.triton.tile import INTERPRETED, Factor, Rows
 
 from ..problems import KINDS, problem, spans_for
 from ..test_decode import compare
@@ -167,6 +169,12 @@ def test_rows_that_the_kernels_cannot_read_are_refused_by_name(change, message):
     step = dataclasses.replace(step, keys=(dataclasses.replace(step.keys[0], rows=change(step.keys[0].rows)),))
     with pytest.raises(ValueError, match=message):
         decode(placed(step), path="triton")
+
+
+@pytest.mark.parametrize("fields", [Rows, Keys, Factor, Share, Partials, Looked, Summed])
+def test_no_field_is_hidden_by_what_compiled_tuples_have_of_their_own(fields):
+    """Compiled, `x.values` would be all fields of x, silently; interpreted, it is the field."""
+    assert not set(fields._fields) & set(dir(tl.tuple([])))
 
 
 def test_a_plan_for_another_number_of_requests_is_refused():

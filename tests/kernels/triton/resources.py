@@ -62,19 +62,27 @@ def real_step(kind: str, dtype: torch.dtype = torch.bfloat16) -> Problem:
         keys = (KeyPart("all", query(32, 128), rows(groups, 128)),)
         return Problem(keys, (ValuePart("all", rows(groups, 128)),), pages, 0.09)
     private = KeyPart("private", query(18, 56), rows(18, 56))
-    if kind == "lrkv-turned":
+    if "turned" in kind:
         planes = torch.arange(64)
         turn = Turn(torch.zeros(18, 128, 56), torch.ones(64), planes, planes + 64)
         private = KeyPart("private", query(18, 128), rows(18, 56), turn)
     keys = (KeyPart("shared", query(18, 128), rows(1, 128)), private)
-    return Problem(keys, (ValuePart("shared", rows(1, 128)), ValuePart("private", rows(18, 56))), pages, 0.09)
+    values = (ValuePart("shared", rows(1, 128)), ValuePart("private", rows(18, 56)))
+    return Problem(keys, values, pages, 0.09, rows(18, 1)[..., 0] if "normed" in kind else None)
 
 
-def taken(kernel: Any) -> dict[str, int]:
+def unused(kernel: Any) -> list[str]:
+    """Return the pointers that a kernel was handed and does not touch."""
+    code = kernel.asm["ttir"]
+    handed = re.findall(r"%([\w.]+): !tt\.ptr", code[code.index("tt.func") :].split("\n", 1)[0])
+    return [name for name in handed if len(re.findall(rf"%{re.escape(name)}(?![\w.])", code)) < 2]
+
+
+def taken(kernel: Any) -> dict[str, Any]:
     """Return what a compiled kernel takes.
 
-    Registers a thread, bytes of stack (where spilled registers go), bytes of shared memory, and how many instructions use
-    tensor cores and copy asynchronously.
+    Registers a thread, bytes of stack (where spilled registers go), bytes of shared memory, how many instructions use
+    tensor cores and copy asynchronously, and pointers that it does not touch.
     """
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(kernel.asm["cubin"])
@@ -89,6 +97,7 @@ def taken(kernel: Any) -> dict[str, int]:
         "shared": kernel.metadata.shared,
         "warps": kernel.metadata.num_warps,
         "tensor": len(re.findall(r"\b(?:wgmma\.mma_async|mma\.sync)", kernel.asm["ptx"])),
+        "unused": unused(kernel),
         "async": len(re.findall(r"\bcp\.async\.cg", kernel.asm["ptx"])),
     }
 
