@@ -81,6 +81,22 @@ def keep(out, found, row, member, inside, width, padded):
 
 @triton.jit
 @no_type_check
+def keep_looked(looked, weighted, plain, distance, mass, row, member, inside):
+    """Store an item's sums for probes."""
+    n_parts: tl.constexpr = len(plain)
+    n_sums: tl.constexpr = n_parts + 1 + looked.n_spans
+    for i in tl.static_range(n_parts):
+        tl.store(looked.plain + (row + member) * n_parts + i, plain[i], inside)
+        tl.store(looked.weighted + (row + member) * n_sums + i, weighted[i], inside)
+    tl.store(looked.weighted + (row + member) * n_sums + n_parts, distance, inside)
+    if looked.n_spans > 0:
+        span = tl.arange(0, looked.padded)
+        at = looked.weighted + ((row + member) * n_sums)[:, None] + (n_parts + 1 + span)[None, :]
+        tl.store(at, mass, inside[:, None] & (span < looked.n_spans)[None, :])
+
+
+@triton.jit
+@no_type_check
 def split(
     keys,
     values,
@@ -165,16 +181,7 @@ def split(
         for i in tl.static_range(len(values)):
             keep(out.reduced[i], reduced[i], row, member, inside, values[i].width, values[i].padded)
         if looked is not None:
-            n_parts: tl.constexpr = len(keys)
-            n_sums: tl.constexpr = n_parts + 1 + looked.n_spans
-            for i in tl.static_range(n_parts):
-                tl.store(looked.plain + (row + member) * n_parts + i, plain[i], inside)
-                tl.store(looked.weighted + (row + member) * n_sums + i, weighted[i], inside)
-            tl.store(looked.weighted + (row + member) * n_sums + n_parts, distance, inside)
-            if looked.n_spans > 0:
-                span = tl.arange(0, looked.padded)
-                at = looked.weighted + ((row + member) * n_sums)[:, None] + (n_parts + 1 + span)[None, :]
-                tl.store(at, mass, inside[:, None] & (span < looked.n_spans)[None, :])
+            keep_looked(looked, weighted, plain, distance, mass, row, member, inside)
 
 
 @triton.jit
