@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .probes import ProbeValues
 
-Path = Literal["reference", "torch"]
+Path = Literal["reference", "torch", "triton"]
 
 
 @dataclass(frozen=True, eq=False)
