@@ -224,8 +224,8 @@ class Attention(nn.Module, ABC):
         kept = {name: stored.to(q.dtype) for name, stored in memory.history().items()}
         key_pos = torch.arange(memory.longest, device=q.device).expand(len(q), -1)
         visible = memory.visible
-        if visible is not None and self.config.window is not None:
-            visible = visible & (positions[:, None, :, None] - key_pos[:, None, None] < self.config.window)
+        if self.config.window is not None:
+            visible = within(visible, self.config.window, positions, key_pos)
         return self._attend(q, *memory.form.restore(kept, key_pos), positions, key_pos, visible)
 
     def _is_plain(self, longest: int) -> bool:
@@ -236,7 +236,7 @@ class Attention(nn.Module, ABC):
     def _attend_among(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
         """Attend to keys that stand where the queries do."""
         if self.config.window is not None:
-            visible = within(visible, self.config.window, q.shape[1], k.shape[1], q)
+            visible = within(visible, self.config.window, positions, positions)
         if visible is None and self._is_plain(k.shape[1]) and not self._watched:
             return self._attend_fused(q, k, v)
         return self._attend(q, k, v, positions, positions, visible)

@@ -24,29 +24,30 @@ def slope_bias(
 
 
 def within(
-    visible: Bool[Tensor, "#batch #head query_pos key_pos"] | None, window: int, queries: int, keys: int, where: Tensor
-) -> Bool[Tensor, "#batch #head query_pos key_pos"] | None:
-    """Narrow a mask to a sliding window: a query sees itself and the ``window - 1`` keys before it.
+    visible: Bool[Tensor, "#batch #head query_pos key_pos"] | None,
+    window: int,
+    query_pos: Int[Tensor, "batch query_pos"],
+    key_pos: Int[Tensor, "batch key_pos"],
+) -> Bool[Tensor, "batch #head query_pos key_pos"] | None:
+    """Narrow a mask to a sliding window: a query sees itself and the ``window - 1`` tokens before it.
 
     Parameters
     ----------
     visible
-        What is visible without the window; None: a query sees itself and all before it.
+        What is visible without the window; None: a query sees itself and all before it (as many keys as queries).
     window
         Keys a query may see, itself among them.
-    queries, keys
-        How many there are of each; the last query stands at the last key.
-    where
-        A tensor on the device of the mask.
+    query_pos, key_pos
+        Position of each; what pads have is of no matter, since they are not visible.
 
     Returns
     -------
     Tensor or None
         `visible` as it came where no query reaches beyond the window.
     """
-    if keys <= window:
+    if key_pos.shape[1] <= window:
         return visible
-    ones = torch.ones(queries, keys, dtype=torch.bool, device=where.device)
-    behind = keys - queries
-    band = ones.tril(behind) & ~ones.tril(behind - window)
-    return band[None, None] if visible is None else visible & band
+    near = (query_pos[:, :, None] - key_pos[:, None, :] < window)[:, None]
+    if visible is None:
+        visible = torch.ones(near.shape[-2:], dtype=torch.bool, device=near.device).tril()[None, None]
+    return visible & near
