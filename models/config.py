@@ -97,9 +97,11 @@ class ModelConfig:
             raise ValueError(f"positions should be a Rotary, 'learned' or 'none' but got {self.positions!r}")
         if self.arrangement not in get_args(Arrangement):
             raise ValueError(f"arrangement should be one of {get_args(Arrangement)} but got {self.arrangement!r}")
-        for name in ("embed_scale", "logit_softcap"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
+        for name, value in (
+            ("embed_scale", self.embed_scale),
+            ("logit_softcap", 1.0 if self.logit_softcap is None else self.logit_softcap),
+        ):
+            if not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} should be finite and > 0 but got {value}")
         turned = self.attention.rotated_columns(self.rotary)
         if self.rotary is not None:
