@@ -5,6 +5,7 @@ The verbs:
 - `report`: effective rank of every layer beside its bounds and its null;
 - `ablate`: disturb one head after another, and measure what changes in a task;
 - `over_training`: the same over the saved steps of a training run;
+- `convert`: a trained model into another attention variant;
 - `compare`: models that were trained alike, side by side;
 - `load`: a checkpoint as a hooked model, with TransformerLens's interface;
 - `open_checkpoint`, `save`: weights on disk, lazily by layer or whole.
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .checkpoints import open_checkpoint, save
     from .checkpoints.opening import load
+    from .conversion import Conversion, convert
     from .diversity import Offsets, Report, Trajectory, over_training, report
     from .errors import CheckpointError, HeadscopeError, TokenizerError
     from .interventions import Ablation, ablate
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 _WHERE = {
     ".checkpoints": ("open_checkpoint", "save"),
     ".checkpoints.opening": ("load",),
+    ".conversion": ("Conversion", "convert"),
     ".diversity": ("Offsets", "Report", "Trajectory", "over_training", "report"),
     ".interventions": ("Ablation", "ablate"),
     ".errors": ("CheckpointError", "HeadscopeError", "TokenizerError"),
@@ -70,6 +73,7 @@ __all__ = [
     "Ablation",
     "CheckpointError",
     "Comparison",
+    "Conversion",
     "FrequencyFactors",
     "GroupedConfig",
     "HeadscopeError",
@@ -90,6 +94,7 @@ __all__ = [
     "YarnScaling",
     "ablate",
     "compare",
+    "convert",
     "load",
     "open_checkpoint",
     "over_training",

@@ -12,7 +12,7 @@ import headscope
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("models", "checkpoints", "diversity", "interventions", "kernels", "plots", "training")
+ROOMS = ("models", "checkpoints", "conversion", "diversity", "interventions", "kernels", "plots", "training")
 
 
 @pytest.fixture(scope="session")
@@ -79,6 +79,16 @@ def test_imports_point_one_way():
         "kernels": {"kernels"},
         "training": {"training", "checkpoints", "diversity", "models", "plots", "errors", "results"},
         "interventions": {"interventions", "checkpoints", "models", "plots", "training", "errors", "results"},
+        "conversion": {
+            "conversion",
+            "checkpoints",
+            "interventions",
+            "models",
+            "plots",
+            "training",
+            "errors",
+            "results",
+        },
         "models": {"models", "errors"},
         "checkpoints": {"checkpoints", "models", "errors"},
         "diversity": {"diversity", "checkpoints", "models", "plots", "errors", "results"},

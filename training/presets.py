@@ -42,8 +42,17 @@ BACKBONES = {
 """``reference``: about a million parameters. ``tiny``: seconds on one core, for a try."""
 
 
-def rank_for(ratio: float, n_heads: int, d_head: int) -> int:
+def rank_for(ratio: float, n_heads: int, d_head: int, n_groups: int | None = None) -> int:
     """Return the largest LRKV rank whose cache is at most `ratio` of MHA's: ``floor(d_head (ratio - 1 / n_heads))``.
+
+    Parameters
+    ----------
+    ratio
+        Share of the other cache.
+    n_heads, d_head
+        Heads and their width.
+    n_groups
+        Distinct keys of the other cache, if it is not MHA's but GQA's.
 
     Raises
     ------
@@ -55,10 +64,11 @@ def rank_for(ratio: float, n_heads: int, d_head: int) -> int:
     >>> rank_for(0.5, 18, 128), rank_for(1 / 3, 18, 128)
     (56, 35)
     """
+    groups = n_groups or n_heads
     # A ratio meant to hit a rank exactly must not lose it to rounding.
-    rank = math.floor(d_head * (ratio - 1 / n_heads) + 1e-9)
+    rank = math.floor(d_head * (ratio * groups - 1) / n_heads + 1e-9)
     if not 1 <= rank <= d_head:
-        low, high = 1 / n_heads + 1 / d_head, 1 / n_heads + 1
+        low, high = (1 + n_heads / d_head) / groups, (1 + n_heads) / groups
         raise ValueError(
             f"cache ratio should be between {low:.4f} (rank 1) and {high:.4f} (rank {d_head}) "
             f"for {n_heads} heads of {d_head} but got {ratio}"
