@@ -25,7 +25,7 @@ from .spans import Choose
 RIDGE = 1e-6
 """Added to the second moment, as a share of its mean diagonal: directions that the text never showed still count."""
 SWEEPS = 500
-TOLERANCE = 5e-4
+TOLERANCE = 1e-3
 """The alternation ends with a sweep that lowers the error by less than this share of it."""
 KEPT_BY_ALL = 1e-6
 """A direction that every head keeps as its own to this accuracy is left where it is in the shared part."""
@@ -102,9 +102,12 @@ def split(
         inputs), ``whitened`` (truncated on inputs), ``alternated`` (residuals and shared part in turn) and, if turns
         are free, ``aligned`` (bases brought together first, and turned along). No step is worse than the one before.
     """
-    seen = white @ weights
+    heads, _, width = weights.shape
+    # Everything below stays in the span of the heads' columns, which for few heads is much less than d_model wide.
+    span, small = torch.linalg.qr((white @ weights).transpose(0, 1).flatten(1))
+    seen = small.unflatten(1, (heads, width)).transpose(0, 1).contiguous()
     size = float((seen**2).sum())
-    start = torch.eye(weights.shape[2], dtype=torch.float64).expand(len(weights), -1, -1)
+    start = torch.eye(width, dtype=torch.float64).expand(heads, -1, -1)
     mean = weights.mean(0)
     gaps, seen_gaps = weights - mean, seen - seen.mean(0)
     found = alternate(seen, choose, start, seen.mean(0))
@@ -119,7 +122,7 @@ def split(
         # The aligned start is the better one as a rule, not by necessity; turning on from where we are never hurts.
         found = aligned if aligned.error <= found.error else alternate(seen, choose, start, found.shared, free)
         errors["aligned"] = found.error
-    shared = torch.linalg.solve_triangular(white, found.shared, upper=True)
+    shared = torch.linalg.solve_triangular(white, span @ found.shared, upper=True)
     down = (weights @ found.turns - shared) @ found.basis
     relative = {step: error / size if size else 0.0 for step, error in errors.items()}
     return Split(found.turns, shared, down, found.basis, relative)

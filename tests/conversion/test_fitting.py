@@ -161,6 +161,14 @@ def test_full_rank_loses_nothing(free):
     torch.testing.assert_close(found.shared + found.down @ found.up.mT, weights @ found.turns, rtol=1e-10, atol=1e-10)
 
 
+def test_where_the_cache_is_as_large_as_mhas_nothing_is_lost():
+    """The shared matrix can agree with each of 3 heads in 2 of 6 directions, so a residual of rank 4 will do."""
+    weights = draw(3, D_MODEL, WIDTH)
+    one = torch.eye(D_MODEL, dtype=torch.float64)
+    assert split(weights, one, strongest(4), FreeTurns()).errors["alternated"] < 1e-9
+    assert split(weights, one, strongest(3), FreeTurns()).errors["alternated"] > 1e-3
+
+
 @pytest.mark.parametrize("free", [FreeTurns(), DENSE, PLANES], ids=["fixed", "dense", "planes"])
 def test_pooling_takes_the_least_squares_matrix_of_each_group(free):
     weights, x = draw(6, D_MODEL, WIDTH), inputs()
