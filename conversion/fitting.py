@@ -25,10 +25,14 @@ from .spans import Choose
 RIDGE = 1e-6
 """Added to the second moment, as a share of its mean diagonal: directions that the text never showed still count."""
 SWEEPS = 500
-TOLERANCE = 1e-3
+TOLERANCE = 5e-4
 """The alternation ends with a sweep that lowers the error by less than this share of it."""
-KEPT_BY_ALL = 1e-6
-"""A direction that every head keeps as its own to this accuracy is left where it is in the shared part."""
+NEGLIGIBLE = 1e-20
+"""An error of this share of the squared size is none."""
+KEPT_BY_ALL = 1e-2
+"""Directions that nearly every head keeps as its own are left where they are in the shared part: there it could grow,
+residuals against it, for next to no gain in error and at a loss of precision. A share of the least kept direction's
+``sum_h |(1 - B_h B_h^T) v|^2``."""
 
 
 def whitener(moment: Float[Tensor, "d_model d_model"]) -> Float[Tensor, "d_model d_model"]:
@@ -136,26 +140,37 @@ def alternate(
     free: FreeTurns | None = None,
     sweeps: int = SWEEPS,
 ) -> _State:
-    """Bring the error down from a start, until a sweep hardly helps (see the module's words)."""
+    """Bring the error down from a start by the module's steps, until a sweep hardly helps.
+
+    Steps of one kind in turn creep along valleys, so the shared part is carried on in the direction it moves in
+    (Nesterov's momentum). A sweep that this makes worse is not taken: the plain step is, and momentum begins anew.
+    """
     free = free or FreeTurns()
     one = torch.eye(seen.shape[2], dtype=seen.dtype)
+    nothing = NEGLIGIBLE * float((seen**2).sum())
     best: _State | None = None
+    plain, carried = (turns, shared), 0
     for _ in range(sweeps):
         turned = seen @ turns
         gaps = turned - shared
         basis = choose(gaps.mT @ gaps)
         error = lost(gaps, basis)
-        # Rounding may lift an error that is as good as zero: what is given back is the best that was seen.
-        worse = best is not None and error >= best.error
-        small = best is not None and error >= (1 - TOLERANCE) * best.error
-        best = best if best is not None and worse else _State(turns, shared, basis, error)
-        if small:
+        if best is not None and error >= best.error:
+            if not carried:
+                break  # a plain step lifts no error but one that is as good as zero, by rounding
+            (turns, shared), carried = plain, 0
+            continue
+        slow = best is not None and error >= (1 - TOLERANCE) * best.error
+        best = _State(turns, shared, basis, error)
+        if slow or error <= nothing:
             break
         left = one - basis @ basis.mT
-        shared = shared + (gaps @ left).sum(0) @ torch.linalg.pinv(left.sum(0), hermitian=True, rtol=KEPT_BY_ALL)
+        moved = shared + (gaps @ left).sum(0) @ torch.linalg.pinv(left.sum(0), hermitian=True, rtol=KEPT_BY_ALL)
         if free:
-            goals = shared + (turned - shared) @ basis @ basis.mT
+            goals = moved + (turned - moved) @ basis @ basis.mT
             turns = turns @ toward(turned, goals, free)
+        shared = moved + carried / (carried + 3) * (moved - plain[1])
+        plain, carried = (turns, moved), carried + 1
     if best is None:
         raise ValueError(f"sweeps should be at least 1 but got {sweeps}")
     return best

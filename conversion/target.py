@@ -105,7 +105,7 @@ def target(
             raise ValueError(f"plane-closed keys need rotary positions but positions are {source.positions!r}")
         new = LRKVConfig(**common, rank=_rank(old, rank, cache_ratio))
         found = Target(source.with_(attention=new), keys, align)
-        found.choose("k")
+        found.choose("k")  # refuses a rank that whole planes cannot fill
         return found
     if rank is not None or cache_ratio is not None or keys != "rotate-at-read":
         raise ValueError(f"rank, cache ratio and keys belong to lrkv, not to {to}")

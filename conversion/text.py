@@ -17,7 +17,7 @@ from ..interventions.tasks import Task, evaluate, named
 from ..interventions.tasks.tokens import next_token
 from ..models.hooked import HookedModel
 from ..results import plain
-from ..training.corpus import documents, standard_library
+from ..training.corpus import documents
 
 WINDOW = 512
 """Tokens in a window of text, or the model's context if that is shorter."""
@@ -45,8 +45,8 @@ def windows(model: HookedModel, text: Text, split: str, count: int, seed: int) -
         name, sha256 = "tokens", hashlib.sha256(text.cpu().long().numpy().tobytes()).hexdigest()
         task = next_token(text.tolist(), length, count, seed)
     else:
-        texts = standard_library().texts(split) if text is None else documents(text)
-        name = f"standard library, {split} split" if text is None else str(text)
+        texts = documents(text, split)
+        name = f"standard library, {split} split" if text is None or str(text) == "stdlib" else str(text)
         sha256 = hashlib.sha256("\0".join(texts).encode()).hexdigest()
         # One window a document while they suffice: a library of documents need not be tokenised for a few windows.
         few = np.random.default_rng(seed).permutation(len(texts))[: CANDIDATES * count]
