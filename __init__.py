@@ -7,6 +7,7 @@ The verbs:
 - `probe`: generate, and see what each head looked at when a token was chosen;
 - `needle`: hide something at different depths, and see which heads find it;
 - `over_training`: the same over the saved steps of a training run;
+- `convert`: a trained model into another attention variant;
 - `compare`: models that were trained alike, side by side;
 - `budget`, `audit`: what a variant costs before anyone trains it; what printed figures cannot be true together;
 - `load`: a checkpoint as a hooked model, with TransformerLens's interface;
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .budgets import Audit, Budget, audit, budget
     from .checkpoints import open_checkpoint, save
     from .checkpoints.opening import load
+    from .conversion import Conversion, convert
     from .diversity import Offsets, Report, Trajectory, over_training, report
     from .errors import CheckpointError, HeadscopeError, TokenizerError
     from .interventions import Ablation, ablate
@@ -50,6 +52,7 @@ _WHERE = {
     ".budgets": ("Audit", "Budget", "audit", "budget"),
     ".checkpoints": ("open_checkpoint", "save"),
     ".checkpoints.opening": ("load",),
+    ".conversion": ("Conversion", "convert"),
     ".diversity": ("Offsets", "Report", "Trajectory", "over_training", "report"),
     ".interventions": ("Ablation", "ablate"),
     ".errors": ("CheckpointError", "HeadscopeError", "TokenizerError"),
@@ -79,6 +82,7 @@ __all__ = [
     "Budget",
     "CheckpointError",
     "Comparison",
+    "Conversion",
     "FrequencyFactors",
     "GroupedConfig",
     "HeadscopeError",
@@ -103,6 +107,7 @@ __all__ = [
     "audit",
     "budget",
     "compare",
+    "convert",
     "load",
     "needle",
     "open_checkpoint",

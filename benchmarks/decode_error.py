@@ -31,7 +31,7 @@ def models() -> dict[str, HookedModel]:
     """Return what is measured, in float64."""
     base = hs.load("lrkv").double()
     found = {"lrkv, rotated at read": base}
-    found["lrkv, closed B"] = _changed(base, keys="closed")
+    found["lrkv, closed B"] = _changed(base, keys="plane-closed")
     found["lrkv, joint norm"] = _changed(base, qk_norm=QKNorm())
     found["lrkv, no positions"] = _changed(base, positions="none")
     for name in ("mha", "gqa", "mqa", "mla"):
@@ -45,7 +45,7 @@ def _changed(model: HookedModel, positions: Any = None, **attention: Any) -> Hoo
     config = config if positions is None else config.with_(positions=positions)
     made = HookedModel(config, model.tokenizer).double()
     made.load_state_dict(copy.deepcopy(model.state_dict()), strict=False)
-    if attention.get("keys") == "closed":
+    if attention.get("keys") == "plane-closed":
         with torch.no_grad():
             for block in made.layers:
                 up = block.attn.k.B

@@ -76,9 +76,7 @@ def save(
     """
     from huggingface_hub import save_torch_state_dict
 
-    target = Path(directory)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise CheckpointError(f"{target} already exists: headscope does not overwrite a checkpoint")
+    target = check_free(directory)
     target.parent.mkdir(parents=True, exist_ok=True)
     # Written beside its place and moved there whole: a kill leaves no half checkpoint under the final name.
     part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -105,6 +103,14 @@ def save(
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
+    return target
+
+
+def check_free(directory: str | os.PathLike[str]) -> Path:
+    """Return a directory's path; CheckpointError if it holds something: nothing is ever overwritten."""
+    target = Path(directory)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CheckpointError(f"{target} already exists: headscope does not overwrite a checkpoint")
     return target
 
 

@@ -21,9 +21,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..models.attention import Attention
-from ..models.gauge import FreeTurns, align
+from ..models.gauge import FreeTurns, align, free_turns
 from ..models.hooked import HookedModel
-from ..models.rope import column_pairs
 from .site import Site
 
 PATHS: dict[str, int | None] = {
@@ -139,26 +138,8 @@ def _split(attention: Attention, place: str, path: str) -> View:
             f"edit its {side} whole"
         )
     weights = attention.W_K if side == "k" else attention.W_V
-    columns, free, said = _free_turns(attention, side)
+    columns, free, said = free_turns(attention, side)
     return _mean_view(f"{place}.hook_{side}", part, weights[..., columns], columns, free, said)
-
-
-def _free_turns(attention: Attention, side: str) -> tuple[slice, FreeTurns, str]:
-    """Return the columns that are split, and which of their turns are free."""
-    if side == "v":
-        return slice(0, attention.config.d_value), FreeTurns(tuple(range(attention.config.d_value))), "values aligned"
-    width, turned = attention.config.d_key, attention.turned
-    if attention.config.rotary_width is not None:  # MLA: content columns stand before the position channel
-        content = slice(0, turned.start if attention.rotary is not None else width)
-        return content, FreeTurns(tuple(range(content.stop))), "content keys aligned"
-    if attention.qk_norm is not None and attention.qk_norm.gain:
-        return slice(0, width), FreeTurns(()), "keys not aligned: the q/k norm's gains tie their basis"
-    dense = tuple(c for c in range(width) if not turned.start <= c < turned.stop)
-    if attention.rotary is None:
-        return slice(0, width), FreeTurns(dense), "keys aligned"
-    first, second = column_pairs(turned.start, turned.stop, attention.rotary.interleaved)
-    pairs = tuple(range(width)[first]), tuple(range(width)[second])
-    return slice(0, width), FreeTurns(dense, *pairs), "keys aligned plane by plane"
 
 
 def _mean_view(hook: str, part: str, weights: Tensor, columns: slice, free: FreeTurns, said: str) -> View:

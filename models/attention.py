@@ -24,7 +24,7 @@ from .factors import Factors, Planes
 from .memory.cache import LayerMemory
 from .memory.form import Dense, Form
 from .norms import Norm
-from .rope import Rotary, rotate
+from .rope import Rotary, column_pairs, rotate
 from .scores import slope_bias, soft_cap, within
 from .variant import AttentionConfig, QKNorm
 
@@ -158,6 +158,13 @@ class Attention(nn.Module, ABC):
             return None
         theta = self.rotary.frequencies(self.turned.stop - self.turned.start).double()
         return Planes(self.turned.start - first_column, theta, self.rotary.interleaved, self.rotary.amplitude)
+
+    def plane_columns(self) -> tuple[Int[Tensor, " plane"], Int[Tensor, " plane"]]:
+        """Return the two columns of a key that each rotary plane turns into one another; none without positions."""
+        columns = torch.arange(self.config.d_key)
+        interleaved = self.rotary is not None and self.rotary.interleaved
+        first, second = column_pairs(self.turned.start, self.turned.stop, interleaved)
+        return columns[first], columns[second]
 
     # -- the part all variants share ----------------------------------------------------------------------------------
 

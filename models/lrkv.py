@@ -47,13 +47,13 @@ class LRKVConfig(PlainHeads):
     qk_norm
         RMS norm of queries and of the joint keys (shared and private together).
     keys
-        How a cache of coordinates stays exact under rotary positions: ``"rotate-at-read"`` (any `B`), or ``"closed"``
-        for a `B` whose span is closed under rotation (whole planes, or columns that do not turn), which is checked
-        when a cache is made. The forward pass does not depend on it.
+        How a cache of coordinates stays exact under rotary positions: ``"rotate-at-read"`` (any `B`), or
+        ``"plane-closed"`` for a `B` whose span is closed under rotation (whole planes, or columns that do not turn),
+        which is checked when a cache is made. The forward pass does not depend on it.
     """
 
     rank: int
-    keys: Literal["rotate-at-read", "closed"] = "rotate-at-read"
+    keys: Literal["rotate-at-read", "plane-closed"] = "rotate-at-read"
 
     variants: ClassVar[tuple[str, ...]] = ("lrkv",)
 
@@ -64,8 +64,8 @@ class LRKVConfig(PlainHeads):
                 f"attention.rank should be an integer from 1 to d_head={self.d_head} but got {self.rank!r} "
                 "(rank 0 is MQA: use n_kv_heads=1)"
             )
-        if self.keys not in ("rotate-at-read", "closed"):
-            raise ValueError(f"attention.keys should be 'rotate-at-read' or 'closed' but got {self.keys!r}")
+        if self.keys not in ("rotate-at-read", "plane-closed"):
+            raise ValueError(f"attention.keys should be 'rotate-at-read' or 'plane-closed' but got {self.keys!r}")
         if self.qk_norm is not None and self.qk_norm.span == "all":
             raise ValueError("attention.qk_norm.span should be 'head' for lrkv: a gain a head would end what is shared")
 
@@ -120,8 +120,17 @@ class LRKVConfig(PlainHeads):
         return 2 * (d_model * self.d_head + self.n_heads * self.rank * (d_model + self.d_head))
 
 
-def rank_for(ratio: float, n_heads: int, d_head: int) -> int:
+def rank_for(ratio: float, n_heads: int, d_head: int, n_groups: int | None = None) -> int:
     """Return the largest LRKV rank whose cache is at most `ratio` of MHA's: ``floor(d_head (ratio - 1 / n_heads))``.
+
+    Parameters
+    ----------
+    ratio
+        Share of the other cache.
+    n_heads, d_head
+        Heads and their width.
+    n_groups
+        Distinct keys of the other cache, if it is not MHA's but GQA's.
 
     Raises
     ------
@@ -133,10 +142,11 @@ def rank_for(ratio: float, n_heads: int, d_head: int) -> int:
     >>> rank_for(0.5, 18, 128), rank_for(1 / 3, 18, 128)
     (56, 35)
     """
+    groups = n_groups or n_heads
     # A ratio meant to hit a rank exactly must not lose it to rounding.
-    rank = math.floor(d_head * (ratio - 1 / n_heads) + 1e-9)
+    rank = math.floor(d_head * (ratio * groups - 1) / n_heads + 1e-9)
     if not 1 <= rank <= d_head:
-        low, high = 1 / n_heads + 1 / d_head, 1 / n_heads + 1
+        low, high = (1 + n_heads / d_head) / groups, (1 + n_heads) / groups
         raise ValueError(
             f"cache ratio should be between {low:.4f} (rank 1) and {high:.4f} (rank {d_head}) "
             f"for {n_heads} heads of {d_head} but got {ratio}"

@@ -288,6 +288,23 @@ def needle_table(table: pd.DataFrame, count: int) -> Table:
     return shown
 
 
+def conversion_table(table: pd.DataFrame) -> Table:
+    """Return a row a layer: the error of keys and of values after each step.
+
+    Parameters
+    ----------
+    table
+        A conversion's table: one row per layer, side and step.
+    """
+    columns = list(dict.fromkeys(zip(table["side"], table["step"], strict=True)))
+    errors = {(row["layer"], row["side"], row["step"]): row["error"] for row in table.to_dict("records")}
+    headers = ["layer", *(f"{side.upper()} {step}" for side, step in columns)]
+    shown = _table("Squared error on the calibration inputs over the squared size, by layer", headers)
+    for layer in dict.fromkeys(table["layer"]):
+        shown.add_row(str(layer), *(_number(errors.get((layer, *column), math.nan), 4) for column in columns))
+    return shown
+
+
 def shipped_table(table: pd.DataFrame) -> Table:
     """Return a row a model that ships."""
     headers = (

@@ -12,7 +12,18 @@ import headscope
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("budgets", "models", "checkpoints", "diversity", "interventions", "kernels", "plots", "probing", "training")
+ROOMS = (
+    "budgets",
+    "models",
+    "checkpoints",
+    "conversion",
+    "diversity",
+    "interventions",
+    "kernels",
+    "plots",
+    "probing",
+    "training",
+)
 
 
 @pytest.fixture(scope="session")
@@ -79,6 +90,16 @@ def test_imports_point_one_way():
         "kernels": {"kernels"},
         "budgets": {"budgets", "checkpoints", "models", "plots", "results"},
         "training": {"training", "checkpoints", "diversity", "models", "plots", "errors", "results"},
+        "conversion": {
+            "conversion",
+            "checkpoints",
+            "interventions",
+            "models",
+            "plots",
+            "training",
+            "errors",
+            "results",
+        },
         "interventions": {
             "interventions",
             "checkpoints",

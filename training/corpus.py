@@ -113,18 +113,20 @@ def from_path(path: str | os.PathLike[str]) -> Corpus:
     return corpus
 
 
-def documents(text: str | os.PathLike[str] | None = None) -> list[str]:
-    """Return the documents of a text file or folder; None or ``"stdlib"``: the standard library's test split.
+def documents(text: str | os.PathLike[str] | None = None, split: str = "test") -> list[str]:
+    """Return the documents of a text file or folder; None or ``"stdlib"``: a split of the standard library.
 
-    That is the text that the models that ship did not see.
+    Its test split is text that the models that ship did not see.
 
     Raises
     ------
     HeadscopeError
         If there is nothing to read.
+    ValueError
+        If the split is unknown.
     """
     if text is None or (str(text) == "stdlib" and not Path(text).exists()):
-        return standard_library().texts("test")
+        return standard_library().texts(split)
     return read_documents(text).all_texts
 
 

@@ -4,9 +4,9 @@ Without positions the query meets ``B`` once and coordinates as they are. Rotary
 and query, ``q (z B^T) R_j``, and three ways are exact:
 
 - *rotate at read* (any ``B``): coordinates are kept unrotated, restored and rotated block by block as they are read;
-- *closed*: where the span of ``B_h`` is closed under rotation, ``B^T R_j = E_j B^T`` for some ``E_j``, coordinates are
-  rotated once, when they are kept, and read like unrotated ones. They are kept in an orthonormal basis of the span: in
-  `B`'s own, an ill-conditioned one would blow them up, and their rounding with them;
+- *plane-closed*: where the span of ``B_h`` is closed under rotation, ``B^T R_j = E_j B^T`` for some ``E_j``,
+  coordinates are rotated once, when they are kept, and read like unrotated ones. They are kept in an orthonormal basis
+  of the span: in `B`'s own, an ill-conditioned one would blow them up, and their rounding with them;
 - *separate position channels*: a special case of it. Where ``B`` has no rows in the columns that turn, ``E_j`` is the
   identity.
 
@@ -29,7 +29,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...kernels import KeyPart, Turn, ValuePart
-from ..rope import column_pairs
 from ..variant import Stream
 from .form import Form, Rows, Stored
 
@@ -48,7 +47,7 @@ class Factored(Form):
 
     def __init__(self, attention: LRKVAttention) -> None:
         super().__init__(attention)
-        self.closed = attention.lrkv.keys == "closed" and attention.rotary is not None
+        self.closed = attention.lrkv.keys == "plane-closed" and attention.rotary is not None
         if self.closed:
             self._check_closed()
             self._basis = torch.linalg.qr(self._up.detach().double()).Q.to(self._up.dtype)
@@ -146,11 +145,8 @@ class Factored(Form):
         planes = self.attention.planes()
         if planes is None:
             raise ValueError("keys without rotary positions have nothing to turn")
-        turned = self.attention.turned
-        columns = torch.arange(self.attention.d_head, device=up.device)
-        first, second = column_pairs(turned.start, turned.stop, planes.interleaved)
-        theta = planes.theta.float().to(up.device)
-        return Turn(up, theta, columns[first], columns[second], planes.amplitude)
+        first, second = (columns.to(up.device) for columns in self.attention.plane_columns())
+        return Turn(up, planes.theta.float().to(up.device), first, second, planes.amplitude)
 
     # -- coordinates that are rotated themselves ----------------------------------------------------------------------
 
@@ -163,31 +159,53 @@ class Factored(Form):
 
     def _check_closed(self) -> None:
         if self.attention.k.bias is not None:
-            raise ValueError("attention.keys='closed' does not go with biases on keys: rotate them at read")
-        violation = violation_of_closedness(self._up.detach(), self._turn(self._up.detach()))
+            raise ValueError("attention.keys='plane-closed' does not go with biases on keys: rotate them at read")
+        violation = closure_violation(self._up.detach(), *self.attention.plane_columns())
         worst = int(violation.argmax())
         if float(violation[worst]) > CLOSED:
             raise ValueError(
-                f"attention.keys is 'closed', but the span of head {worst}'s B is not closed under rotation: "
+                f"attention.keys is 'plane-closed', but the span of head {worst}'s B is not closed under rotation: "
                 f"{float(violation[worst]):.3g} of a turned direction sticks out (at most {CLOSED:g} may). "
                 "Use keys='rotate-at-read', which is exact for any B"
             )
 
 
-def violation_of_closedness(up: Float[Tensor, "head d_head rank"], turn: Turn) -> Float[Tensor, " head"]:
-    """Return how far each head's span of `up` is from closed under rotation by any position.
+def closure_violation(
+    basis: Float[Tensor, "head width rank"], first: Int[Tensor, " plane"], second: Int[Tensor, " plane"]
+) -> Float[Tensor, " head"]:
+    """Return how far rotary positions can throw each head's span out of itself.
 
-    The span is closed exactly if it is closed under the quarter turn of each plane alone (the planes' frequencies
-    differ). Returned is the largest length that a unit vector of the span has outside of the span after such a turn; 0
-    is closed, 1 is as far as can be.
+    A span is closed under rotation by every position exactly if it is closed under the turns of each plane by itself
+    (their frequencies differ), so a quarter turn of each is tried.
+
+    Parameters
+    ----------
+    basis
+        `B_h` of each head; need not be orthonormal.
+    first, second
+        The columns that each plane turns into one another.
+
+    Returns
+    -------
+    Tensor
+        The largest length that a unit vector of the span has outside of it after such a turn: 0 if the span is closed,
+        1 if a direction leaves it altogether.
+
+    Examples
+    --------
+    A single direction of a plane is turned out of itself; the whole plane is not.
+
+    >>> import torch
+    >>> line, plane = torch.tensor([[[1.0], [0.0]]]), torch.eye(2)[None]
+    >>> [round(float(closure_violation(b, torch.tensor([0]), torch.tensor([1]))), 3) for b in (line, plane)]
+    [1.0, 0.0]
     """
-    basis = torch.linalg.svd(up.double(), full_matrices=False)
-    kept = basis.S[:, :1] * 1e-12 < basis.S
-    span = basis.U * kept[:, None]
+    parts = torch.linalg.svd(basis.double(), full_matrices=False)
+    span = parts.U * (parts.S[:, :1] * 1e-12 < parts.S)[:, None]
     worst = span.new_zeros(len(span))
-    for a, b in zip(turn.first.tolist(), turn.second.tolist(), strict=True):
+    for a, b in zip(first.tolist(), second.tolist(), strict=True):
         turned = torch.zeros_like(span)
         turned[:, a], turned[:, b] = -span[:, b], span[:, a]
-        outside = turned - span @ (span.transpose(1, 2) @ turned)
+        outside = turned - span @ (span.mT @ turned)
         worst = torch.maximum(worst, torch.linalg.matrix_norm(outside, ord=2))
     return worst

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from headscope.models.gauge import FreeTurns, align
+from headscope.models.gauge import FreeTurns, align, toward
 
 D_MODEL, WIDTH = 20, 8
 
@@ -84,3 +84,19 @@ def test_only_free_turns_are_used_and_they_help(free):
 def test_without_free_turns_nothing_is_turned():
     weights = torch.randn(3, D_MODEL, WIDTH)
     assert torch.equal(align(weights, FreeTurns(())), torch.eye(WIDTH, dtype=torch.float64).expand(3, -1, -1))
+
+
+@pytest.mark.parametrize("free", FREE.values(), ids=FREE)
+def test_each_head_is_turned_to_the_best_place_beside_its_own_goal(free):
+    generator = torch.Generator().manual_seed(2)
+    goals = torch.randn(4, D_MODEL, WIDTH, generator=generator, dtype=torch.float64)
+    hidden = turns(free, 4, generator)
+    torch.testing.assert_close(toward(goals @ hidden.mT, goals, free), hidden)
+    weights = torch.randn(4, D_MODEL, WIDTH, generator=generator, dtype=torch.float64)
+    found = weights @ toward(weights, goals, free)
+    distance = ((found - goals) ** 2).sum((1, 2))
+    for seed in range(20):
+        other = turns(free, 4, torch.Generator().manual_seed(seed))
+        assert (((weights @ other - goals) ** 2).sum((1, 2)) >= distance).all()
+        near = torch.linalg.matrix_exp(1e-3 * (other - other.mT))  # free turns, too: a turn less its inverse makes one
+        assert (((found @ near - goals) ** 2).sum((1, 2)) >= distance - 1e-9).all()

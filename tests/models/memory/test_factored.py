@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
 import torch
-from headscope.kernels import Turn
 from headscope.models import Cache, LRKVConfig, ModelConfig, Rotary
-from headscope.models.memory.factored import violation_of_closedness
 
 WIDE = ModelConfig(
-    d_model=16, n_layers=1, d_vocab=19, n_ctx=32, attention=LRKVConfig(n_heads=4, d_head=8, rank=4, keys="closed")
+    d_model=16, n_layers=1, d_vocab=19, n_ctx=32, attention=LRKVConfig(n_heads=4, d_head=8, rank=4, keys="plane-closed")
 )
 
 
@@ -74,14 +71,6 @@ def test_an_expanded_cache_asks_nothing_of_the_span(build, tokens, close):
     cache = Cache(model, 64, page_size=4, expanded=True)
     with torch.no_grad():
         close(model(tokens, cache=cache.of(cache.add(), cache.add())), model(tokens), 1e-11)
-
-
-def test_violation_of_a_quarter_turn_is_one_and_of_a_whole_plane_nothing():
-    """d_head 2, rank 1, B=(1,0)^T: a quarter turn takes the span's one direction all the way out of it."""
-    turn = Turn(torch.zeros(2, 2, 2), torch.tensor([math.pi / 2]), torch.tensor([0]), torch.tensor([1]))
-    line = torch.tensor([[1.0], [0.0]]).expand(1, 2, 1)
-    assert violation_of_closedness(line, turn).tolist() == [1.0]
-    assert float(violation_of_closedness(torch.eye(2)[None], turn)) < 1e-12
 
 
 def test_private_coordinates_that_cancel_the_shared_row_lose_nothing(build, tokens, close):
