@@ -36,7 +36,7 @@ class TrainingRun:
     result
         ``result.json``; None until the run is finished.
     steps
-        Saved checkpoint of each saved step, in order.
+        Saved checkpoint of each saved step, in order; empty where only the record of a run was kept.
     """
 
     path: Path
@@ -71,13 +71,13 @@ def open_run(directory: str | os.PathLike[str]) -> TrainingRun:
     Raises
     ------
     CheckpointError
-        If there is no such directory, it holds no saved step, or one of its files cannot be read.
+        If there is no such directory, it holds neither a saved step nor a run's record, or a file cannot be read.
     """
     root = Path(directory).expanduser()
     if not root.is_dir():
         raise CheckpointError(f"{directory} does not exist: expected the directory of a training run")
     steps = saved_steps(root)
-    if not steps:
+    if not steps and not (root / "run.json").exists():
         raise CheckpointError(f"{directory} holds no saved step (steps/step-… or checkpoint-…): it is no training run")
     described, log, finished = root / "run.json", root / "log.csv", root / "result.json"
     try:

@@ -139,6 +139,10 @@ def over_training(
     """
     settings = Settings.parse(circuit, offsets, definition, null, fold_norm)
     found = open_run(run)
+    if not found.steps:
+        raise CheckpointError(
+            f"{found.path} holds the record of a run without its weights: there are no steps to follow"
+        )
     saved = {step: open_checkpoint(path) for step, path in found.steps.items()}
     first, last = next(iter(saved.values())), list(saved.values())[-1]
     for step, checkpoint in saved.items():

@@ -3,6 +3,7 @@
 from ..checkpoints.runs import saved_steps
 from .comparison import Comparison, compare
 from .corpus import Corpus, from_path, standard_library
+from .kept import keep
 from .presets import BACKBONES, PRESETS, build, matched
 from .run import Recipe, TrainingError, train
 from .ship import ship
@@ -17,6 +18,7 @@ __all__ = [
     "build",
     "compare",
     "from_path",
+    "keep",
     "matched",
     "saved_steps",
     "ship",

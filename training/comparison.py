@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import pandas as pd
 
 from ..checkpoints.runs import TrainingRun, open_run
-from ..diversity import Offsets, report
+from ..diversity import Offsets
 from ..diversity.settings import Progress
 from ..models.config import ModelConfig
 from ..models.hooked import n_parameters
@@ -22,6 +22,7 @@ from ..models.variant import ELEMENT_BYTES, RANK_MULTIPLE
 from ..plots import loss_against_cache
 from ..plots.terminal import comparison_tables
 from ..results import Result
+from .kept import last_report
 from .run import TrainingError
 from .seeds import first_reached, holm, mean_interval
 
@@ -148,7 +149,7 @@ def compare(
     Parameters
     ----------
     runs
-        Directories of finished runs.
+        Directories of finished runs, or what `keep` kept of them.
     offsets, null
         As for `report`, which measures each run's last step.
     out
@@ -255,8 +256,7 @@ def _measure(run: TrainingRun, offsets: Any, null: int) -> dict[str, Any]:
     """Return a run's row."""
     record, result = run.record, run.result or {}
     config = ModelConfig.from_dict(record["model"])
-    last = max(run.steps)
-    heads = report(run.steps[last], offsets=offsets, null=null).means().set_index(["circuit", "part"])
+    heads = last_report(run, offsets, null).means().set_index(["circuit", "part"])
     n_heads = config.attention.n_heads
     row = {
         "model": record["preset"],
@@ -273,7 +273,7 @@ def _measure(run: TrainingRun, offsets: Any, null: int) -> dict[str, Any]:
         "repeated_loss": result["induction"]["second_loss"],
         "seconds": result["seconds"],
         "tokens": result["tokens"],
-        "steps": last,
+        "steps": record["recipe"]["steps"],
     }
     for circuit in ("qk", "ov"):
         part = "content_d_model" if (circuit, "content_d_model") in heads.index else "all"

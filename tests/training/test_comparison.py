@@ -190,3 +190,21 @@ def test_what_cannot_be_compared_is_said(runs, text, tmp_path):
     (wide / "run.json").write_text(json.dumps(record))
     with pytest.raises(TrainingError, match="in neither control: its MLP is 200 wide, not 64"):
         compare([runs["mha-1"], wide], null=0)
+
+
+def test_what_is_kept_of_runs_compares_like_the_runs(compared, runs, tmp_path):
+    """Without a weight: record, log, result and the report of the last step are all that a comparison needs."""
+    from headscope.training import keep
+
+    kept = [keep(path, tmp_path / name, null=2) for name, path in runs.items()]
+    assert not list(tmp_path.rglob("*.safetensors"))
+    again = hs.compare(kept, null=2)
+    numbers = compared.runs.select_dtypes("number").columns
+    wanted = hs.compare(list(runs.values()), null=2).runs
+    pd.testing.assert_frame_equal(again.runs[numbers], wanted[numbers])
+    with pytest.raises(hs.HeadscopeError, match="2 null draws, not with 0 and 5"):
+        hs.compare(kept, null=5)
+    with pytest.raises(hs.HeadscopeError, match="no steps to follow"):
+        hs.over_training(kept[0])
+    with pytest.raises(hs.HeadscopeError, match="exists already"):
+        keep(next(iter(runs.values())), kept[0])
