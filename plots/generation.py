@@ -73,7 +73,10 @@ def step_map(
         np.ma.masked_invalid(values), cmap=CMAP, vmin=0.0, vmax=limit, aspect="auto", interpolation="nearest"
     )
     ax.set_facecolor(style.UNDEFINED_FACE)
-    _name_heads(ax, [(int(layer), int(head)) for layer, head in grid.index])
+    heads = [(int(layer), int(head)) for layer, head in grid.index]
+    _name_heads(ax, heads)
+    for edge in _layer_edges(heads):
+        ax.axhline(edge, color="white", linewidth=0.8)
     _name_tokens(ax, [tokens[int(step)] for step in grid.columns], "new token")
     figure.colorbar(image, ax=ax, fraction=0.05, pad=0.02).set_label(label)
     return figure
@@ -118,7 +121,7 @@ def looked_map(strongest: pd.DataFrame, tokens: Sequence[str], *, title: str = "
     ax.grid(axis="y", color="0.93", linewidth=0.6)
     ax.set_axisbelow(True)
     for edge in _layer_edges(heads):
-        ax.axhline(edge, color="0.75", linewidth=0.8)
+        ax.axhline(edge, color="0.75", linewidth=0.8, zorder=0)
     _name_heads(ax, heads)
     _name_tokens(ax, list(tokens), "position")
     figure.colorbar(points, ax=ax, fraction=0.05, pad=0.02).set_label("attention weight")
@@ -144,8 +147,6 @@ def _name_heads(ax: Axes, heads: Sequence[tuple[int, int]]) -> None:
     few = len(heads) <= MAX_ROWS
     places = list(range(len(heads))) if few else firsts[:: math.ceil(len(firsts) / MAX_ROWS)]
     ax.set_yticks(places, [f"L{heads[i][0]}H{heads[i][1]}" for i in places], fontsize=7)
-    for edge in _layer_edges(heads) if len(firsts) <= MAX_ROWS else []:
-        ax.axhline(edge, color="white", linewidth=0.8)
 
 
 def _name_tokens(ax: Axes, tokens: Sequence[str], what: str) -> None:

@@ -17,8 +17,8 @@ from transformers import (
     FalconForCausalLM,
     GPTBigCodeConfig,
     GPTBigCodeForCausalLM,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
     PreTrainedModel,
 )
 
@@ -26,8 +26,8 @@ TOKENS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
 VOCABULARY: dict[str, Any] = {"vocab_size": 300, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
 
-def neox() -> PreTrainedModel:
-    return GPTNeoXForCausalLM(GPTNeoXConfig(
+def phi() -> PreTrainedModel:
+    return PhiForCausalLM(PhiConfig(
         hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64,
         attn_implementation="eager", **VOCABULARY,
     ))  # fmt: skip
@@ -65,9 +65,9 @@ def save(model: PreTrainedModel, place) -> None:
 @torch.no_grad()
 def test_a_family_that_the_wrapper_lacks_loads_when_asked_for(tmp_path):
     torch.manual_seed(0)
-    plain = neox().eval()
+    plain = phi().eval()
     save(plain, tmp_path)
-    with pytest.raises(hs.CheckpointError, match=r"model_type 'gpt_neox' .* load\(path, bridge=True\)"):
+    with pytest.raises(hs.CheckpointError, match=r"model_type 'phi' .* load\(path, bridge=True\)"):
         hs.load(tmp_path)
     with pytest.warns(UserWarning, match="no factors .* keys not split into shared and private"):
         model = hs.load(tmp_path, bridge=True)
@@ -113,8 +113,8 @@ def test_other_logits_than_hugging_faces_are_refused(monkeypatch):
         return found
 
     monkeypatch.setattr(sources, "build_bridge_from_module", spoilt)
-    with pytest.raises(hs.CheckpointError, match="small .GPTNeoXForCausalLM. gives other logits"):
-        bridged(neox().eval(), "small")
+    with pytest.raises(hs.CheckpointError, match="small .PhiForCausalLM. gives other logits"):
+        bridged(phi().eval(), "small")
 
 
 @torch.no_grad()

@@ -151,7 +151,7 @@ WHOLE: dict[str, tuple[Spoil, str]] = {
     ),
     "unknown_type": (
         lambda d: change(d, model_type="bert"),
-        r"config.json: model_type 'bert' is none of the known ones \(bloom, deepseek_v2, .*, qwen3\); a family is added",
+        r"config.json: model_type 'bert' is none of the known ones \(bloom, deepseek_v2, .*, qwen3\); load\(path, bridge=True\) .* a family is added",
     ),
     "no_type": (lambda d: change(d, model_type=None), r"config.json: model_type None is none of the known ones"),
     "odd_type": (lambda d: change(d, model_type=["llama"]), r"config.json: model_type \['llama'\] is none of"),
@@ -532,7 +532,7 @@ def test_without_a_tokenizer(saved):
     ("content", "words"),
     [
         ('{"model_type": "llama"}', r"c\.json: 'num_attention_heads' is missing"),
-        ('{"model_type": "rwkv"}', r"c\.json: model_type 'rwkv' is none of the known ones"),
+        ('{"model_type": "rwkv"}', r"c\.json: model_type 'rwkv' is not read: it has no attention"),
         ('{"attention": {"variant": "mhha"}}', r"c\.json: attention\.variant should be one of"),
         ('{"format": "headscope", "version": 1, "model": 3}', r"c\.json: 'model' should be a JSON object but is 3"),
         ("[]", r"c\.json should hold a JSON object"),

@@ -246,3 +246,16 @@ def test_real_layers_reach_the_published_errors(smollm2):
             errors[side] += found.errors[side]["aligned"] / 2
     assert errors["v"] < 0.020
     assert errors["k"] < 0.003
+
+
+def test_a_converted_model_reports_ablates_and_generates_like_any_other(tmp_path):
+    """Plane-closed keys: coordinates are rotated once as they are kept, and single tokens say what the whole pass says."""
+    place = tmp_path / "converted"
+    hs.convert("mha", place, rank=6, keys="plane-closed", calibration_samples=2, samples=2)
+    assert set(hs.report(place, null=0).table["layer"]) == {0, 1, 2, 3}
+    ablated = hs.ablate(place, path="v_private", task="induction", samples=4, layers="3", heads=(0, 1))
+    assert len(ablated.table) == 2
+    model, prompt = hs.load(place), "import os\nimport"
+    assert model.generate(prompt, 8) == model.generate(prompt, 8, use_cache=False)
+    found = hs.probe(model, prompt, max_new_tokens=1)
+    assert found.table["private_share"].between(0, 1).all()
