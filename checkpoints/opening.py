@@ -119,7 +119,7 @@ def read_config(path: str | os.PathLike[str]) -> Layout:
     try:
         if "attention" in config and "model_type" not in config:
             return Layout("configuration", ModelConfig.from_dict(config), {}, raw=config)
-        return _layout(config, ())
+        return _layout(config, (), unpacked=True)  # packed or not: there are no weights here
     except (CheckpointError, ValueError) as error:
         raise CheckpointError(f"{path}: {error}") from error
 

@@ -264,7 +264,7 @@ def test_a_killed_report_goes_on_and_reads_nothing_twice(model, tmp_path):
     killed = subprocess.run(line, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL
     pieces = {path.name for path in (out / "unfinished").glob("*.npz")}
-    assert pieces == {"null-0000.npz", "null-0001.npz", "layer-0000.npz", "layer-0001.npz"}
+    assert pieces == {"null-0000-0000.npz", "null-0000-0001.npz", "layer-0000.npz", "layer-0001.npz"}
 
     with pytest.raises(hs.HeadscopeError, match=r"unfinished report whose offsets\.text is 3, not 4"):
         hs.report(tmp_path / "saved", null=2, offsets=4, out=out)
@@ -435,7 +435,7 @@ def test_layers_with_positions_of_their_own_have_a_null_of_their_own():
     for layer in range(3):
         draws = [
             measure(settings.similarities(factors)["qk", "all"]).erank
-            for _, factors in random_factors(config.at(layer), range(3))
+            for factors in (random_factors(config.at(layer), seed) for seed in range(3))
         ]
         means.append(np.mean(draws))
     assert result.table["null_mean"].tolist() == pytest.approx(means, rel=1e-12)
