@@ -75,10 +75,10 @@ def budget(
     """
     storage, chip = Storage(element_bytes, rank_multiple, page), device_from(device)
     batches = _batches(lengths)
-    models, notes, counted = _models(model)
+    models, notes = _models(model)
     models = _with_baseline(models)
     result = Budget(
-        table=pd.DataFrame([_model_row(name, cfg, storage, counted) for name, cfg in models.items()]),
+        table=pd.DataFrame([_model_row(name, cfg, storage) for name, cfg in models.items()]),
         batches=pd.DataFrame([_batch_row(n, c, b, storage, chip) for b in batches for n, c in models.items()]),
         equal=pd.DataFrame([row for name, config in models.items() for row in _equal_rows(name, config.attention)]),
         parallel=pd.DataFrame(
@@ -112,33 +112,37 @@ def _batches(lengths: str | Sequence[int | Sequence[int]]) -> tuple[Batch, ...]:
     return found
 
 
-def _models(model: Any) -> tuple[dict[str, ModelConfig], list[str], dict[str, float]]:
-    """Return the models by name, notes, and parameters where they cannot be counted from the configuration."""
+def _models(model: Any) -> tuple[dict[str, ModelConfig], list[str]]:
+    """Return the models by name, and notes."""
     if model is None:
         note = f"No model was named: these are the LRKV paper's {paper.DEFAULT} models (--preset {paper.DEFAULT})."
-        return paper.preset_models(paper.DEFAULT), [note, PRESET_NOTE], {}
+        return paper.preset_models(paper.DEFAULT), [note, PRESET_NOTE]
     if isinstance(model, ModelConfig):
-        return {"model": model}, [], {}
+        return {"model": model}, _windows("model", model)
     if isinstance(model, Mapping):
         if not model:
             raise ValueError("there is no model to budget")
-        return dict(model), [], {}
+        return dict(model), [note for name, config in model.items() for note in _windows(name, config)]
     if isinstance(model, str) and model in paper.presets():
-        return paper.preset_models(model), [PRESET_NOTE], {}
+        return paper.preset_models(model), [PRESET_NOTE]
     text = str(model)
     if text.endswith(".json"):
-        layout, name, total = read_config(text), Path(text).stem, math.nan
+        layout, name = read_config(text), Path(text).stem
     else:
-        opened = open_checkpoint(text)
-        layout, name = opened.layout, Path(text).resolve().name
-        total = float(sum(math.prod(opened.store.shape(stored)) for stored in opened.store.names()))
-    if layout.report_only is None:
-        return {name: layout.config}, [], {}
-    notes = [f"{name}: {layout.report_only}. The cache is counted as if every layer kept the whole history."]
-    if "experts" not in layout.report_only:
-        return {name: layout.config}, notes, {}
-    notes.append("Parameters in all are " + ("not known." if math.isnan(total) else "those of the stored tensors."))
-    return {name: layout.config}, notes, {name: total, BASELINE: math.nan}
+        layout, name = open_checkpoint(text).layout, Path(text).resolve().name
+    notes = [] if layout.report_only is None else [f"{name}: {layout.report_only}."]
+    return {name: layout.config}, notes + _windows(name, layout.config)
+
+
+def _windows(name: str, config: ModelConfig) -> list[str]:
+    """Return a note if some layers look no farther back than a window."""
+    narrow = [layer for layer in range(config.n_layers) if config.at(layer).attention.window is not None]
+    if not narrow:
+        return []
+    return [
+        f"{name}: {len(narrow)} of {config.n_layers} layers see a window only; the cache is counted as if every layer "
+        "kept the whole history."
+    ]
 
 
 def _with_baseline(models: dict[str, ModelConfig]) -> dict[str, ModelConfig]:
@@ -173,7 +177,7 @@ def _setting(attention: AttentionConfig) -> tuple[str, float]:
     return "groups", attention.n_groups
 
 
-def _model_row(name: str, config: ModelConfig, storage: Storage, counted: dict[str, float]) -> dict[str, Any]:
+def _model_row(name: str, config: ModelConfig, storage: Storage) -> dict[str, Any]:
     attention, mha = config.attention, dense(config).attention
     logical, physical = attention.cache_width(), attention.cache_width(storage.rank_multiple)
     parts = {part.name: part.elements for part in attention.streams(1)}
@@ -199,7 +203,7 @@ def _model_row(name: str, config: ModelConfig, storage: Storage, counted: dict[s
         "cache_physical_pct_mha": 100 * physical / attention.dense_width,
         "kv_parameters": weights,
         "kv_parameters_pct_mha": 100 * weights / (config.n_layers * mha.kv_parameters(config.d_model)),
-        "parameters": counted[name] if name in counted else float(n_parameters(config)),
+        "parameters": n_parameters(config),
     }
 
 

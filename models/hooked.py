@@ -292,7 +292,13 @@ def next_token_loss(
 
 def n_parameters(config: ModelConfig) -> int:
     """Return how many parameters a model of this configuration has, tied ones counted once; no weight is drawn."""
-    with torch.device("meta"):
-        one = HookedModel(config.with_(n_layers=1))  # the blocks are alike, and many take long even without weights
-    block = sum(p.numel() for p in one.blocks.parameters())
-    return sum(p.numel() for p in one.parameters()) + (config.n_layers - 1) * block
+
+    def count(layer: int) -> tuple[int, int]:
+        with torch.device("meta"):  # one layer of each kind: many take long even without weights
+            one = HookedModel(config.at(layer).with_(n_layers=1))
+        return sum(p.numel() for p in one.parameters()), sum(p.numel() for p in one.blocks.parameters())
+
+    kinds = config.by_layer or (None,) * config.n_layers
+    counted = {kind: count(kinds.index(kind)) for kind in dict.fromkeys(kinds)}
+    whole, block = counted[kinds[0]]
+    return whole - block + sum(counted[kind][1] for kind in kinds)

@@ -162,15 +162,21 @@ def test_a_hugging_face_configuration_needs_no_weights(tmp_path):
     assert row["cache_pct_mha"] == 25
 
 
-def test_deepseek_v3_is_counted_by_its_latent_and_its_experts_are_not(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK))
-    found = hs.budget(tmp_path / "config.json")
-    row = one(found.table, model="config")
+def test_deepseek_v3_is_counted_with_its_experts(tmp_path):
+    """576 elements a token and layer; 671 billion parameters (arXiv 2412.19437, without the second token's module)."""
+    mixture = {"moe_intermediate_size": 2048, "n_routed_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": 1}
+    routing = {"n_group": 8, "topk_group": 4, "norm_topk_prob": True, "routed_scaling_factor": 2.5}
+    sizes = {"intermediate_size": 18_432, "vocab_size": 129_280, "tie_word_embeddings": False}
+    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK | mixture | routing | sizes))
+    row = one(hs.budget(tmp_path / "config.json").table, model="config")
     assert (row["cache_elements"], row["rotary_key_elements"]) == (576, 64)
     assert round(row["cache_pct_mha"], 2) == 1.76
-    assert found.table["parameters"].isna().all()
-    assert "layers 3–60 are mixtures of experts" in found.reading()
-    assert "Parameters in all are not known" in found.reading()
+    assert row["parameters"] == pytest.approx(671.0e9, rel=1e-3)
+
+
+def test_windows_are_said(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"model_type": "mistral", "sliding_window": 4096}))
+    assert "32 of 32 layers see a window only" in hs.budget(tmp_path / "config.json").reading()
 
 
 def test_headscopes_own_configurations_are_read_bare_and_native(tmp_path):
