@@ -6,6 +6,9 @@ One request, float32, pages in one run. All arms run in turns, in random order, 
 than the last-level cache is gone through before); figures are medians of the process's CPU seconds. The read rate is
 that of a sum over as many bytes as the LRKV cache has. Probes: entropy, parts of the score, the four strongest
 positions, two spans.
+
+Tried and not kept: the step in loops compiled by numba 0.68, with prefetching, was 1.19 to 1.34 times as fast as torch
+at 2048 tokens and 1.27 to 1.41 times at 8192 (four runs), and with keys rotated at read 0.64 to 0.89 times.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ half precision are computed with in float32.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -85,7 +86,7 @@ def _attend(problem: Problem, probes: Probes | None, history: _InPlace | _Gather
     lse = scores.logsumexp(-1)
     weights = (scores - lse[..., None]).exp()
     values = tuple(_reduce(weights, history.rows(part.rows)) for part in problem.values)
-    looked = None if probes is None else _look(probes, parts, scores, weights, lse, history)
+    looked = None if probes is None else _look(probes, parts, weights, lse, history)
     return Decoded(values, lse, looked, "torch")
 
 
@@ -140,44 +141,45 @@ def _reduce(
 
 
 def _look(
-    probes: Probes,
-    parts: list[Tensor],
-    scores: Tensor,
-    weights: Tensor,
-    lse: Tensor,
-    history: _InPlace | _Gathered,
+    probes: Probes, parts: list[Tensor], weights: Tensor, lse: Tensor, history: _InPlace | _Gathered
 ) -> ProbeValues:
+    """Return what was looked at. A padded position has a part of 0 and a weight of 0, so it is in no sum."""
     lengths = history.lengths.to(weights.device)
-    stacked = torch.stack(parts, dim=-2)
-    if history.valid is not None:  # a padded score is −inf, its weight 0, and their product nothing
-        scores = scores.masked_fill(~history.valid[:, None], 0)
-    position = torch.arange(history.length, device=weights.device)
-    distance = (lengths[:, None] - 1 - position).to(weights.dtype)
+    score = torch.stack([(weights * part).sum(-1) for part in parts], dim=-1)
+    everywhere = torch.stack([part.sum(-1) for part in parts], dim=-1) / lengths[:, None, None]
+    seen = weights @ _places(probes, history, lengths, weights)
     top = weights.topk(min(probes.top, history.length))
-    places, strongest = _pad(top.indices, probes.top, -1), _pad(top.values, probes.top, 0)
-    absent = torch.arange(probes.top, device=weights.device) >= lengths[:, None, None]
+    positions, strongest = top.indices, top.values
+    if history.valid is not None or probes.top > history.length:
+        positions, strongest = _pad(positions, probes.top, -1), _pad(strongest, probes.top, 0)
+        absent = torch.arange(probes.top, device=weights.device) >= lengths[:, None, None]
+        positions, strongest = positions.masked_fill(absent, -1), strongest.masked_fill(absent, 0)
     return ProbeValues(
-        entropy=lse - (weights * scores).sum(-1),
-        distance=torch.einsum("bhp,bp->bh", weights, distance),
-        score=torch.einsum("bhkp,bhp->bhk", stacked, weights),
-        score_everywhere=stacked.sum(-1) / lengths[:, None, None],
-        top_positions=places.masked_fill(absent, -1),
-        top_weights=strongest.masked_fill(absent, 0),
-        span_mass=_masses(probes, weights, history.requests),
+        entropy=lse - score.sum(-1),
+        distance=seen[..., 0],
+        score=score,
+        score_everywhere=everywhere,
+        top_positions=positions,
+        top_weights=strongest,
+        span_mass=seen[..., 1:],
     )
 
 
-def _pad(found: Tensor, width: int, value: int) -> Tensor:
-    return torch.nn.functional.pad(found, (0, width - found.shape[-1]), value=value)
-
-
-def _masses(probes: Probes, weights: Tensor, requests: slice) -> Float[Tensor, "batch head span"]:
+def _places(
+    probes: Probes, history: _InPlace | _Gathered, lengths: Tensor, weights: Tensor
+) -> Float[Tensor, "batch pos number"]:
+    """Return for each position how far behind the query it is, and whether it is in each span."""
+    position = torch.arange(history.length, device=weights.device)
+    distance = (lengths[:, None] - 1 - position).to(weights.dtype)[..., None]
     if probes.spans is None:
-        return weights.new_zeros(*weights.shape[:2], 0)
-    spans = probes.spans[requests].to(weights.device)
-    position = torch.arange(weights.shape[-1], device=weights.device)
-    inside = (position >= spans[..., :1]) & (position < spans[..., 1:])
-    return torch.einsum("bhp,bsp->bhs", weights, inside.to(weights.dtype))
+        return distance
+    first, last = probes.spans[history.requests].to(weights.device)[:, None].unbind(-1)
+    inside = (position[:, None] >= first) & (position[:, None] < last)
+    return torch.cat((distance, inside.to(weights.dtype)), dim=-1)
+
+
+def _pad(found: Tensor, width: int, value: int) -> Tensor:
+    return F.pad(found, (0, width - found.shape[-1]), value=value)
 
 
 def _computable(rows: Tensor) -> Tensor:
