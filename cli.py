@@ -311,12 +311,17 @@ def probe(
             spans=span or (),
             max_new_tokens=max_new_tokens,
             top=top,
-            on_text=None if json else lambda text: typer.echo(text, nl=False),
+            on_text=None if json else lambda text: typer.echo(_harmless(text), nl=False),
             **sampling,
         )
         if not json:
             typer.echo("\n")
         return _give(result, out, as_json=json)
+
+
+def _harmless(text: str) -> str:
+    """Return text without what would steer a terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:

@@ -166,7 +166,7 @@ def dense(config: ModelConfig) -> ModelConfig:
         output_bias=attention.output_bias,
         qk_norm=attention.qk_norm if isinstance(attention, PlainHeads) else None,
     )
-    return config.with_(attention=heads, positions=positions)
+    return config.with_attention(heads, positions=positions)
 
 
 def _setting(attention: AttentionConfig) -> tuple[str, float]:

@@ -96,6 +96,9 @@ def target(
         "bias": old.bias,
         "output_bias": old.output_bias,
         "scale": old.scale,
+        "softcap": old.softcap,
+        "window": old.window,
+        "slopes": old.slopes,
         "qk_norm": old.qk_norm,
     }
     if to == "lrkv":
@@ -104,12 +107,12 @@ def target(
         if keys == "plane-closed" and source.rotary is None:
             raise ValueError(f"plane-closed keys need rotary positions but positions are {source.positions!r}")
         new = LRKVConfig(**common, rank=_rank(old, rank, cache_ratio), keys=keys)
-        found = Target(source.with_(attention=new), keys, align)
+        found = Target(source.with_attention(new), keys, align)
         found.choose("k")  # refuses a rank that whole planes cannot fill
         return found
     if rank is not None or cache_ratio is not None or keys != "rotate-at-read":
         raise ValueError(f"rank, cache ratio and keys belong to lrkv, not to {to}")
-    return Target(source.with_(attention=GroupedConfig(**common, n_kv_heads=_groups(old, to, groups))), align=align)
+    return Target(source.with_attention(GroupedConfig(**common, n_kv_heads=_groups(old, to, groups))), align=align)
 
 
 def _rank(old: GroupedConfig, rank: int | None, cache_ratio: float | None) -> int:

@@ -198,6 +198,29 @@ class ModelConfig:
         except TypeError as error:
             raise ValueError(f"the configuration does not fit: {error}") from error
 
+    def with_attention(self, attention: AttentionConfig, **changes: Any) -> ModelConfig:
+        """Return a copy with another attention in every layer; windows and scales that layers have of their own stay.
+
+        Parameters
+        ----------
+        attention
+            The new one.
+        changes
+            Other fields to change, as for `with_`; without rotary ``positions`` layers lose bases of their own.
+        """
+        rotary = isinstance(changes.get("positions", self.positions), Rotary)
+        layers = tuple(
+            changed
+            and replace(
+                changed,
+                attention=changed.attention
+                and replace(attention, window=changed.attention.window, scale=changed.attention.scale),
+                positions=changed.positions if rotary else None,
+            )
+            for changed in self.by_layer
+        )
+        return self.with_(attention=attention, by_layer=layers, **changes)
+
     def with_(self, **changes: Any) -> ModelConfig:
         """Return a copy with some fields changed, checked again."""
         return replace(self, **changes)

@@ -329,10 +329,16 @@ class Generating:
     def _prompt(
         self: Any, input: Any, prepend_bos: bool | None, mask: Tensor | None
     ) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
+        if isinstance(input, list) and not (input and all(isinstance(one, str) for one in input)):
+            raise ValueError("a list should hold texts, one or more; tokens come as a tensor")
         if isinstance(input, str | list):
             if mask is not None:
                 raise ValueError("attention_mask goes with tokens: text is padded here")
             tokens, mask = self._padded(input, prepend_bos)
+        elif not isinstance(input, Tensor):
+            raise ValueError(
+                f"the input should be text, a list of texts, or tokens as a tensor, but is {type(input).__name__}"
+            )
         else:
             tokens = (input[None] if input.ndim == 1 else input).to(self.device)
         return tokens, self._mask(mask, tokens)

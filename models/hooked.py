@@ -173,6 +173,10 @@ class HookedModel(LensViews, TextInterface, Generating, HookedRoot):
 
     def _go_on(self, tokens: Tensor, mask: Tensor, requests: Requests) -> Float[Tensor, "batch pos d_model"]:
         """Append tokens to the requests' histories and run all blocks on them."""
+        if not isinstance(requests, Requests):
+            raise ValueError(f"cache should be requests of a cache, cache.of(…), but is {type(requests).__name__}")
+        if requests.cache.model is not self:
+            raise ValueError("this cache was made for another model: its rows mean nothing here")
         if len(tokens) != len(requests.requests):
             raise ValueError(f"{len(tokens)} rows of tokens came for {len(requests.requests)} requests")
         if not bool(mask.any(1).all() if tokens.shape[1] == 1 else mask.any()):

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..kernels import Decoded, KeyPart, Pages, Probes, Problem, ValuePart, decode
 from ..models.generation import Sampling
-from .recording import Listener, Looked, Seen, assemble
+from .recording import Listener, Looked, Seen, as_tokens, assemble
 from .result import Probe
 from .spans import Span, parse_spans
 
@@ -177,7 +177,7 @@ def probe_transformers(
     model, known, origin = _opened(source, tokenizer)
     if isinstance(prompt, str) and known is None:
         raise ValueError("the prompt is text, and the model has no tokenizer: give tokens, or a tokenizer")
-    tokens = known(prompt)["input_ids"] if isinstance(prompt, str) else [int(token) for token in prompt]
+    tokens = known(prompt)["input_ids"] if isinstance(prompt, str) else as_tokens(prompt)
     if not tokens:
         raise ValueError("the prompt is empty: there is nothing to go on from")
     text = prompt if isinstance(prompt, str) else None

@@ -13,7 +13,7 @@ from ..kernels import Probes, ProbeValues
 from ..kernels.decode import Asked
 from ..models.generation import NewTokens
 from ..models.hooked import HookedModel
-from .recording import Listener, Looked, Seen, assemble, output_norms
+from .recording import Listener, Looked, Seen, as_tokens, assemble, output_norms
 from .result import Probe
 from .spans import Span, parse_spans
 
@@ -83,9 +83,10 @@ def probe(
         checkpoint = open_checkpoint(source)
         source, origin = checkpoint.load(), checkpoint.describe()
     model = source.eval()
-    tokens = model.tokenize(prompt)[0][0].tolist() if isinstance(prompt, str) else [int(token) for token in prompt]
+    tokens = model.tokenize(prompt)[0][0].tolist() if isinstance(prompt, str) else as_tokens(prompt)
     if not tokens:
         raise ValueError("the prompt is empty: there is nothing to go on from")
+    _check_decodable(model, len(tokens) + max_new_tokens)
     text = prompt if isinstance(prompt, str) else None
     chosen = parse_spans(spans, text, tokens, model.tokenizer)
     asked = Probes(top=top, spans=torch.tensor([[[s.start, s.stop] for s in chosen]]) if chosen else None)
@@ -103,6 +104,7 @@ def probe(
         "kind": "probe of a generation",
         "checkpoint": origin or model.describe(),
         "config": model.config.to_dict(),
+        "n_ctx": model.config.n_ctx,
         "prompt": text,
         "sampling": {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed},
         "without_private": WITHOUT_PRIVATE.get(model.config.attention.variant, "Outputs have no private part here."),
@@ -111,6 +113,24 @@ def probe(
     if out is not None:
         result.save(out)
     return result
+
+
+def _check_decodable(model: HookedModel, length: int) -> None:
+    """Refuse a model none of whose layers would decode in one step: there would be nothing to see."""
+    reasons = []
+    for layer in range(model.config.n_layers):
+        attention = model.attention(layer).config
+        if attention.softcap is not None:
+            reasons.append("caps on scores")
+        elif attention.slopes is not None:
+            reasons.append("ALiBi's slopes")
+        elif attention.window is not None and length > attention.window:
+            reasons.append(f"a window of {attention.window} tokens, shorter than prompt and new tokens ({length})")
+    if len(reasons) == model.config.n_layers:
+        raise ValueError(
+            f"no layer can be probed: all have {' or '.join(dict.fromkeys(reasons))}, and write keys and values out; "
+            "look at hook_pattern instead"
+        )
 
 
 def _seen(model: HookedModel, steps: Iterator[NewTokens]) -> Iterator[Seen]:
@@ -126,8 +146,8 @@ def _seen(model: HookedModel, steps: Iterator[NewTokens]) -> Iterator[Seen]:
         }
         if not layers:
             raise ValueError(
-                "no layer was decoded while looking: a hook on hook_pattern or hook_attn_scores wants the pattern "
-                "written out; look at it there"
+                "no layer was decoded while looking: hooks on hook_pattern or hook_attn_scores want patterns written "
+                "out; look at them there"
             )
         yield Seen(int(step.tokens[0]), layers, next(iter(step.looked.values())).decoded.path)
 

@@ -98,6 +98,14 @@ def assemble(
     )
 
 
+def as_tokens(prompt: Any) -> list[int]:
+    """Return a prompt's tokens; ValueError if it is neither a row of numbers nor a tensor of one."""
+    row = prompt.flatten().tolist() if isinstance(prompt, Tensor) and prompt.numel() == prompt.shape[-1] else prompt
+    if isinstance(row, Tensor) or not all(isinstance(token, int) and not isinstance(token, bool) for token in row):
+        raise ValueError("the prompt should be one text, or the tokens of one as numbers")
+    return list(row)
+
+
 def _decode(tokenizer: Any, tokens: Sequence[int]) -> str:
     return " ".join(map(str, tokens)) if tokenizer is None else tokenizer.decode(list(tokens))
 

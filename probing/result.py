@@ -58,7 +58,11 @@ class Probe(Result):
     def summary(self) -> str:
         """Return what was generated, and which head looked hardest at what when the first new token was chosen."""
         first = self._first()
-        lines = [f"{self.record['prompt_tokens']} tokens of prompt, then {self.text!r}."]
+        shown = self.text if len(self.text) <= 80 else f"{self.text[:60]} … {self.text[-15:]}"
+        lines = [f"Tokens of prompt: {self.record['prompt_tokens']}; then {shown!r}."]
+        reached, known = len(self.tokens), self.record.get("n_ctx") or math.inf
+        if reached > known:
+            lines.append(f"Beyond position {known} the model is outside of its context: nothing there means much.")
         if "top_weight" in first:
             row = first.loc[first["top_weight"].idxmax()]
             lines.append(

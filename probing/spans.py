@@ -41,6 +41,7 @@ def parse_spans(given: Sequence[str | Span], prompt: str | None, tokens: Sequenc
     ValueError
         If a span is malformed, runs beyond the prompt, or is named twice; or its text is not there, or there twice.
     """
+    given = [given] if isinstance(given, str) else given
     spans = [one if isinstance(one, Span) else _parse(one, prompt, tokens, tokenizer) for one in given]
     for span in spans:
         if span.stop > len(tokens):

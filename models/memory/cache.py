@@ -68,6 +68,7 @@ class Cache:
     ) -> None:
         if n_tokens < 1:
             raise ValueError(f"n_tokens should be >= 1 but got {n_tokens}")
+        self.model = model
         attentions = [block.attn for block in model.layers]
         self.forms: list[Form] = [Dense(attn) if expanded else attn.form() for attn in attentions]
         self.ledger = Ledger(-(-n_tokens // page_size), page_size)

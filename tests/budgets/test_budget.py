@@ -174,6 +174,15 @@ def test_deepseek_v3_is_counted_with_its_experts(tmp_path):
     assert row["parameters"] == pytest.approx(671.0e9, rel=1e-3)
 
 
+def test_layers_with_windows_of_their_own_have_a_baseline(tmp_path):
+    gemma = LLAMA | {"model_type": "gemma2", "sliding_window": 4096, "query_pre_attn_scalar": 128, "head_dim": 128}
+    caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "hidden_activation": "gelu_pytorch_tanh"}
+    (tmp_path / "config.json").write_text(json.dumps(gemma | caps))
+    found = hs.budget(tmp_path / "config.json")
+    assert one(found.table, model="config")["cache_pct_mha"] == 25
+    assert "16 of 32 layers see a window only" in found.reading()
+
+
 def test_windows_are_said(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"model_type": "mistral", "sliding_window": 4096}))
     assert "32 of 32 layers see a window only" in hs.budget(tmp_path / "config.json").reading()

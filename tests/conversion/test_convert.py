@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import headscope as hs
+import headscope.models as hs_models
 import pytest
 import torch
 from headscope.checkpoints.native import save
@@ -25,6 +26,7 @@ def tiny(attention: hs.GroupedConfig, **options) -> hs.ModelConfig:
     return hs.ModelConfig(**fields | options)
 
 
+CAPPED = replace(HEADS, n_kv_heads=2, softcap=3.0)
 MODELS = {
     "mha": tiny(HEADS, mlp=MLPConfig(d_mlp=10), tie_embeddings=True),
     "mha-biased": tiny(BIASED, positions="learned", norm=NormConfig("layer")),
@@ -33,6 +35,9 @@ MODELS = {
     "gqa-norm_gain": tiny(replace(HEADS, n_kv_heads=2, qk_norm=hs.QKNorm("before"))),
     "mha-norm_after": tiny(replace(HEADS, qk_norm=hs.QKNorm("after", gain=False))),
     "mqa": tiny(replace(HEADS, n_kv_heads=1)),
+    "gqa-capped_windows": tiny(
+        CAPPED, arrangement="sandwich", by_layer=(hs_models.LayerChanges(attention=replace(CAPPED, window=5)), None)
+    ),
 }
 
 

@@ -120,6 +120,14 @@ def test_a_row_without_a_token_is_refused(matrix, build):
         build(matrix["gqa"]).generate(torch.tensor([[1], [2]]), attention_mask=torch.tensor([[1], [0]]))
 
 
+@pytest.mark.parametrize(
+    ("prompt", "message"), [((1, 2), "is tuple"), ([1, 2], "a list should hold texts"), ([], "one or more")]
+)
+def test_prompts_of_other_kinds_are_refused(matrix, build, unchecked, prompt, message):
+    with pytest.raises(ValueError, match=message):
+        build(matrix["gqa"]).generate(prompt)
+
+
 def test_probes_without_a_cache_are_refused(matrix, build):
     with pytest.raises(ValueError, match="use_cache=True"):
         build(matrix["gqa"]).stream(torch.tensor([[1]]), probes=Probes(), use_cache=False)

@@ -136,6 +136,32 @@ def test_an_empty_prompt_is_refused(model):
         hs.probe(model, [], max_new_tokens=1)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"softcap": 5.0}, "all have caps on scores"),
+        ({"window": 4}, "all have a window of 4 tokens, shorter than prompt and new tokens \\(6\\)"),
+    ],
+)
+def test_what_cannot_be_decoded_in_one_step_is_refused_before_it_starts(options, message):
+    from headscope.models import GroupedConfig, HookedModel, ModelConfig
+
+    attention = GroupedConfig(n_heads=2, d_head=8, **options)
+    capped = HookedModel(ModelConfig(d_model=16, n_layers=2, d_vocab=9, n_ctx=16, attention=attention))
+    with pytest.raises(ValueError, match=message):
+        hs.probe(capped, [1, 2, 3, 4], max_new_tokens=2)
+
+
+def test_beyond_the_models_context_is_said(model):
+    found = hs.probe(model, list(range(1, 260)), max_new_tokens=1)
+    assert "Beyond position 256" in found.summary()
+
+
+def test_a_prompt_of_another_kind_is_refused(model, unchecked):
+    with pytest.raises(ValueError, match="one text, or the tokens of one"):
+        hs.probe(model, ["a", "b"], max_new_tokens=1)
+
+
 def test_a_watched_pattern_is_said(model):
     with model.hooks([("blocks.0.attn.hook_pattern", lambda t, hook: None)]):
         found = hs.probe(model, [1, 2, 3], max_new_tokens=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from headscope.kernels import Probes
@@ -189,6 +191,8 @@ def test_bytes_are_counted_by_token(matrix, build):
 @pytest.mark.parametrize(
     ("act", "error", "message"),
     [
+        (lambda m, c, r: m(torch.tensor([[1]]), cache=c), ValueError, "should be requests of a cache"),
+        (lambda m, c, r: copy.deepcopy(m)(torch.tensor([[1]]), cache=c.of(r)), ValueError, "made for another model"),
         (lambda m, c, r: c.of(), ValueError, "at least one request"),
         (lambda m, c, r: c.of(r, r), ValueError, "each request can be there once"),
         (lambda m, c, r: c.of(99), KeyError, "request 99 does not live"),
@@ -206,7 +210,7 @@ def test_bytes_are_counted_by_token(matrix, build):
         (lambda m, c, r: Cache(m, 0), ValueError, "n_tokens should be >= 1"),
     ],
 )
-def test_what_does_not_fit_is_refused(matrix, build, act, error, message):
+def test_what_does_not_fit_is_refused(matrix, build, unchecked, act, error, message):
     model = build(matrix["gqa"])
     cache = Cache(model, 8)
     with pytest.raises(error, match=message):
