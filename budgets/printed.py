@@ -116,7 +116,10 @@ def read_table(path: Path) -> list[Row]:
     ValueError
         If a column is unknown or missing, or a cell cannot be read; names file, line and column.
     """
-    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
+    except (ValueError, pd.errors.ParserError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no CSV that can be read: {error}") from error
     known = (*REQUIRED, *BACKBONE, *OWN, *CIRCUMSTANCES, *FIGURES, "note")
     if unknown := [str(column) for column in table.columns if column not in known]:
         raise ValueError(f"{path} has columns {', '.join(unknown)} that no check reads: known are {', '.join(known)}")

@@ -92,7 +92,9 @@ class Budget(Result):
     def _gains(self) -> list[str]:
         device = self.record["device"]["name"]
         found = []
-        last = pd.DataFrame(self.batches[self.batches["batch"] == self.batches["batch"].iloc[-1]])
+        batch = self.batches["batch"].iloc[-1]
+        last = pd.DataFrame(self.batches[self.batches["batch"] == batch])
+        where = f"{device}, batch {batch}" if len(set(self.batches["batch"])) > 1 else device
         for row in last.to_dict("records"):
             ends, ratio = row["gain_ends_at_queries"], row["arithmetic_ratio"]
             if row["variant"] in ("mha", "gqa", "mqa") or ends == float("inf"):
@@ -100,8 +102,13 @@ class Budget(Result):
             if ends == 0:
                 found.append(f"{row['model']}: its cache is no smaller than MHA's, and its floor never lower.")
                 continue
+            if ends < 1:
+                found.append(
+                    f"{row['model']}: on {where} its arithmetic leaves no gain, not even to a plain decode step."
+                )
+                continue
             found.append(
-                f"{row['model']}: no gain once MHA's arithmetic takes {1 / ratio:.3f} of its memory time, on {device} "
+                f"{row['model']}: no gain once MHA's arithmetic takes {1 / ratio:.3f} of its memory time, on {where} "
                 f"from {ends:.0f} query tokens a reading of the history on (a plain decode step has 1)."
             )
             rotary = row["rotary_arithmetic_ratio"]

@@ -124,6 +124,8 @@ def _rank(old: GroupedConfig, rank: int | None, cache_ratio: float | None) -> in
 def _groups(old: GroupedConfig, to: To, groups: int | None) -> int:
     if to == "mqa" and groups not in (None, 1):
         raise ValueError(f"mqa has one group but got groups={groups}")
+    if to == "gqa" and groups is None:
+        raise ValueError("gqa needs a number of groups: give groups")
     wanted = 1 if to == "mqa" else groups
     fitting = [g for g in range(1 if to == "mqa" else 2, old.n_groups) if old.n_groups % g == 0]
     if wanted not in fitting:

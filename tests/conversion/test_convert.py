@@ -206,7 +206,7 @@ def test_a_cache_ratio_is_of_the_sources_cache():
         ("mha", {"rank": 2, "keys": "closed"}, "keys should be one of rotate-at-read, plane-closed"),
         ("mha-biased", {"rank": 2, "keys": "plane-closed"}, "need rotary positions"),
         ("mha", {"to": "mla"}, "to should be one of lrkv, gqa, mqa"),
-        ("mha", {"to": "gqa"}, "got groups=None"),
+        ("mha", {"to": "gqa"}, "gqa needs a number of groups"),
         ("mha", {"to": "gqa", "groups": 3}, r"into \[2\] groups but got groups=3"),
         ("mha", {"to": "mqa", "groups": 2}, "mqa has one group"),
         ("mha", {"to": "mqa", "rank": 2}, "belong to lrkv"),
