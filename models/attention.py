@@ -224,7 +224,7 @@ class Attention(nn.Module, ABC):
                 )
         kept = memory.form.keep(rows, positions)
         memory.write(kept)
-        if q.shape[1] == 1 and self._is_plain(memory.longest) and not self._watched:
+        if q.shape[1] == 1 and self.config.between(memory.longest) is None and not self._watched:
             return memory.decode(q[:, 0], self.scale).to(q.dtype)[:, None]
         if memory.is_first:
             return self._attend_among(q, *memory.form.restore(kept, positions), positions, memory.visible)
@@ -235,16 +235,11 @@ class Attention(nn.Module, ABC):
             visible = within(visible, self.config.window, positions, key_pos)
         return self._attend(q, *memory.form.restore(kept, key_pos), positions, key_pos, visible)
 
-    def _is_plain(self, longest: int) -> bool:
-        """Whether nothing stands between product and softmax for queries that see `longest` keys at most."""
-        config = self.config
-        return config.softcap is None and config.slopes is None and (config.window is None or longest <= config.window)
-
     def _attend_among(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
         """Attend to keys that stand where the queries do."""
         if self.config.window is not None:
             visible = within(visible, self.config.window, positions, positions)
-        if visible is None and self._is_plain(k.shape[1]) and not self._watched:
+        if visible is None and self.config.between(k.shape[1]) is None and not self._watched:
             return self._attend_fused(q, k, v)
         return self._attend(q, k, v, positions, positions, visible)
 

@@ -276,9 +276,8 @@ class Generating:
             for row, token, runs in zip(rows, step.tokens.tolist(), step.running.tolist(), strict=True):
                 if runs:
                     row.append(token)
-        texts = isinstance(input, str | list)
-        if return_type == "str" or (return_type == "input" and texts):
-            found = [self.tokenizer.decode(row) for row in rows] if texts or self._need_tokenizer() else []
+        if return_type == "str" or (return_type == "input" and isinstance(input, str | list)):
+            found = [self._need_tokenizer().decode(row) for row in rows]
             return found[0] if isinstance(input, str) else found
         longest = max(map(len, rows))
         return torch.tensor([[*row, *[row[-1]] * (longest - len(row))] for row in rows], device=tokens.device)

@@ -198,6 +198,16 @@ class AttentionConfig(ABC):
         all variants do alike or once a token: projections of the token, mask, softmax, output.
         """
 
+    def between(self, longest: int) -> str | None:
+        """Return what stands between product and softmax for queries that see `longest` keys at most; None: nothing."""
+        if self.softcap is not None:
+            return "caps on scores"
+        if self.slopes is not None:
+            return "ALiBi's slopes"
+        if self.window is not None and longest > self.window:
+            return f"a window of {self.window} tokens, shorter than the history of {longest}"
+        return None
+
     @abstractmethod
     def kv_parameters(self, d_model: int) -> int:
         """Return the weights that make one layer's keys and values (biases and norms left out)."""

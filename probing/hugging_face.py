@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,10 +31,18 @@ WITHOUT_PRIVATE = (
 
 @dataclass
 class _Watch:
-    """What is looked at while a ``with watching`` block is open: by layer, the last pass's query."""
+    """What is looked at while a ``with watching`` block is open: by layer, the last pass's query.
+
+    `length` is how many tokens that query ends, where it is known: a layer with a window keeps and sees fewer keys.
+    """
 
     probes: Probes
     layers: dict[int, Decoded] = field(default_factory=dict)
+    length: int | None = None
+
+    def before(self, keys: int) -> int:
+        """Return how many tokens stand before the `keys` that a query sees."""
+        return 0 if self.length is None else self.length - keys
 
 
 _open: list[_Watch] = []
@@ -50,7 +58,7 @@ def register() -> None:
 
 
 @contextmanager
-def watching(model: Any, probes: Probes) -> Iterator[dict[int, Decoded]]:
+def watching(model: Any, probes: Probes) -> Iterator[_Watch]:
     """Let a transformers model attend by headscope for the length of a ``with`` block.
 
     Parameters
@@ -58,12 +66,13 @@ def watching(model: Any, probes: Probes) -> Iterator[dict[int, Decoded]]:
     model
         Any of transformers' models whose attention goes through its attention interface.
     probes
-        What to look at. Positions count from the first key that is kept.
+        What to look at.
 
     Yields
     ------
-    dict
-        By layer, what the last query of the last forward pass looked at.
+    object
+        Its ``layers``: what the last query of the last forward pass looked at. Positions count from the first key that
+        a layer sees, or, where ``length`` is set to the number of tokens before each pass, from the first token.
 
     Raises
     ------
@@ -80,7 +89,7 @@ def watching(model: Any, probes: Probes) -> Iterator[dict[int, Decoded]]:
     watch = _Watch(probes)
     _open.append(watch)
     try:
-        yield watch.layers
+        yield watch
     finally:
         _open.remove(watch)
         model.set_attn_implementation(before)
@@ -110,7 +119,7 @@ def attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if query.shape[2] == 1 or watch is not None:
         mask = None if attention_mask is None else attention_mask[:, :, -1]
-        found = _decode(query[:, :, -1], key, value, mask, scale, None if watch is None else watch.probes)
+        found = _decode(query[:, :, -1], key, value, mask, scale, watch)
         if watch is not None:
             watch.layers[int(module.layer_idx)] = found  # pyright: ignore[reportArgumentType]
         if query.shape[2] == 1:
@@ -122,11 +131,13 @@ def attention(
     )  # pyright: ignore[reportReturnType]
 
 
-def _decode(q: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, probes: Probes | None) -> Decoded:
+def _decode(q: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, watch: _Watch | None) -> Decoded:
     """Decode with each request's keys as one page; what a mask hides may only stand before or behind the rest."""
     batch, first, last = len(q), 0, key.shape[2]
     if mask is not None:
         seen = mask[:, 0] if mask.dtype == torch.bool else mask[:, 0] == 0
+        if mask.dtype != torch.bool and bool((mask[:, 0][~seen] > torch.finfo(mask.dtype).min / 2).any()):
+            raise ValueError("the mask adds biases to scores, which headscope's decode step does not have")
         places = seen[0].nonzero()[:, 0]
         first, last = int(places[0]), int(places[-1]) + 1
         run = torch.zeros_like(seen)
@@ -136,7 +147,15 @@ def _decode(q: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: f
     rows = (key[:, :, first:last].transpose(0, 1), value[:, :, first:last].transpose(0, 1))
     pages = Pages(torch.arange(batch, device=q.device)[:, None], torch.full((batch,), last - first, device=q.device))
     problem = Problem((KeyPart("all", q, rows[0]),), (ValuePart("all", rows[1]),), pages, scale)
-    return decode(problem, probes)
+    if watch is None:
+        return decode(problem)
+    before, asked = watch.before(last - first), watch.probes
+    spans = None if asked.spans is None else (asked.spans - before).clamp_min(0)
+    found = decode(problem, replace(asked, spans=spans))
+    if found.probes is None:
+        return found
+    places = found.probes.top_positions
+    return replace(found, probes=replace(found.probes, top_positions=places.where(places < 0, places + before)))
 
 
 def probe_transformers(
@@ -221,15 +240,16 @@ def _steps(
 ) -> Iterator[Seen]:
     chooser = sampling.chooser(1)
     new, past = torch.tensor([list(prompt)], device=model.device), None
-    with watching(model, probes) as layers:
-        for _ in range(count):
+    with watching(model, probes) as watch:
+        for done in range(count):
+            watch.length = len(prompt) + done
             found = model(input_ids=new, past_key_values=past, use_cache=True)
             past, new = found.past_key_values, chooser.choose(found.logits[:, -1])[:, None]
             looked = {
                 layer: Looked(seen.probes, ("all",))
-                for layer, seen in sorted(layers.items())
+                for layer, seen in sorted(watch.layers.items())
                 if seen.probes is not None
             }
-            yield Seen(int(new), looked, next(iter(layers.values())).path)
+            yield Seen(int(new), looked, next(iter(watch.layers.values())).path)
             if int(new) == eos:
                 return

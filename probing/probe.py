@@ -117,15 +117,8 @@ def probe(
 
 def _check_decodable(model: HookedModel, length: int) -> None:
     """Refuse a model none of whose layers would decode in one step: there would be nothing to see."""
-    reasons = []
-    for layer in range(model.config.n_layers):
-        attention = model.attention(layer).config
-        if attention.softcap is not None:
-            reasons.append("caps on scores")
-        elif attention.slopes is not None:
-            reasons.append("ALiBi's slopes")
-        elif attention.window is not None and length > attention.window:
-            reasons.append(f"a window of {attention.window} tokens, shorter than prompt and new tokens ({length})")
+    found = (model.attention(layer).config.between(length) for layer in range(model.config.n_layers))
+    reasons = [reason for reason in found if reason is not None]
     if len(reasons) == model.config.n_layers:
         raise ValueError(
             f"no layer can be probed: all have {' or '.join(dict.fromkeys(reasons))}, and write keys and values out; "

@@ -73,6 +73,16 @@ def test_streaming_yields_what_generate_returns_and_looks_at_every_step(family_m
         close(looked.entropy[0], -torch.special.xlogy(row, row).sum(-1), 1e-10)
 
 
+def test_tokens_come_back_as_text_where_asked():
+    import headscope as hs
+
+    model = hs.load("gqa")
+    text = model.generate("import os", 3)
+    tokens = model.to_tokens("import os")
+    assert model.generate(tokens, 3, return_type="str") == [text]
+    assert model.tokenizer.decode(model.generate("import os", 3, return_type="tokens")[0]) == text
+
+
 def test_probes_change_nothing(family_model):
     steps = family_model.stream(PROMPTS, 6, attention_mask=MASK, probes=Probes(), path="reference")
     found = torch.stack([step.tokens for step in steps], dim=1)

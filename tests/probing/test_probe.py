@@ -140,7 +140,7 @@ def test_an_empty_prompt_is_refused(model):
     ("options", "message"),
     [
         ({"softcap": 5.0}, "all have caps on scores"),
-        ({"window": 4}, "all have a window of 4 tokens, shorter than prompt and new tokens \\(6\\)"),
+        ({"window": 4}, "all have a window of 4 tokens, shorter than the history of 6"),
     ],
 )
 def test_what_cannot_be_decoded_in_one_step_is_refused_before_it_starts(options, message):
@@ -202,9 +202,11 @@ def test_transformers_models_choose_the_same_tokens_as_with_sdpa(kind):
     assert model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, 6), **options)[0].tolist() == wanted
 
 
-def test_transformers_probes_are_its_own_patterns():
-    model, prompt = small("llama"), [5, 9, 33, 2, 7, 7]
-    found = probe_transformers(model, prompt, max_new_tokens=3, spans=[Span("first", 0, 2)])
+@pytest.mark.parametrize("kind", ["llama", "mistral"])
+def test_transformers_probes_are_its_own_patterns(kind):
+    """Mistral's window of 4 keeps and sees the last keys only: positions and spans still count from the first token."""
+    model, prompt = small(kind), [5, 9, 33, 2, 7, 7]
+    found = probe_transformers(model, prompt, max_new_tokens=3, spans=[Span("first", 0, 2), Span("later", 2, 5)])
     model.set_attn_implementation("eager")
     tokens = torch.tensor([found.tokens["token"].tolist()])
     with torch.no_grad():
@@ -213,7 +215,17 @@ def test_transformers_probes_are_its_own_patterns():
         at = row["query_pos"]
         pattern = patterns[row["layer"]][0, row["head"], at, : at + 1]
         assert row["entropy"] == pytest.approx(float(-torch.special.xlogy(pattern, pattern).sum()), rel=1e-5)
-        assert row["mass_first"] == pytest.approx(float(pattern[:2].sum()), rel=1e-5)
+        assert row["mass_first"] == pytest.approx(float(pattern[:2].sum()), rel=1e-5, abs=1e-7)
+        assert row["mass_later"] == pytest.approx(float(pattern[2:5].sum()), rel=1e-5, abs=1e-7)
+        assert row["top_position"] == int(pattern.argmax())
+
+
+def test_a_mask_that_adds_biases_is_refused_and_not_read_as_hiding():
+    from headscope.probing.hugging_face import attention
+
+    q, k = torch.randn(1, 2, 1, 4), torch.randn(1, 2, 3, 4)
+    with pytest.raises(ValueError, match="adds biases"):
+        attention(torch.nn.Identity(), q, k, k, torch.tensor([[[[-0.5, -0.25, 0.0]]]]))
 
 
 def test_watching_puts_back_what_was_there():
