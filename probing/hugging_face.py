@@ -20,7 +20,7 @@ from ..kernels import Decoded, KeyPart, Pages, Probes, Problem, ValuePart, decod
 from ..models.generation import Sampling
 from .recording import Listener, Looked, Seen, as_tokens, assemble
 from .result import Probe
-from .spans import Span, parse_spans
+from .spans import Span, parse_spans, probes_for
 
 NAME = "headscope"
 WITHOUT_PRIVATE = (
@@ -201,7 +201,7 @@ def probe_transformers(
         raise ValueError("the prompt is empty: there is nothing to go on from")
     text = prompt if isinstance(prompt, str) else None
     chosen = parse_spans(spans, text, tokens, known)
-    asked = Probes(top=top, spans=torch.tensor([[[s.start, s.stop] for s in chosen]]) if chosen else None)
+    asked = probes_for(chosen, top)
     sampling = Sampling(temperature, top_k, top_p, seed)
     record = {
         "kind": "probe of a generation, by transformers",

@@ -104,6 +104,7 @@ class Needle(Result):
     def plot(self, distance: int) -> Figure:
         """Draw who looks at a needle so many tokens back."""
         rows = pd.DataFrame(self.table[self.table["distance"] == distance])
+        rows = rows.assign(significant=rows["significant"] & (rows["effect"] > 0))  # who finds it, as in the table
         return effect_map(
             rows, title=f"{self.title()}, {distance} tokens back", unit="share", name="attention above even"
         )

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from ..checkpoints import open_checkpoint
-from ..kernels import Probes, ProbeValues
+from ..kernels import ProbeValues
 from ..kernels.decode import Asked
 from ..models.generation import NewTokens
 from ..models.hooked import HookedModel
 from .recording import Listener, Looked, Seen, as_tokens, assemble, output_norms
 from .result import Probe
-from .spans import Span, parse_spans
+from .spans import Span, parse_spans, probes_for
 
 WITHOUT_PRIVATE = {
     "mha": "MHA keeps every head's keys and values whole: nothing is shared, so there is no private share to show.",
@@ -89,7 +89,7 @@ def probe(
     _check_decodable(model, len(tokens) + max_new_tokens)
     text = prompt if isinstance(prompt, str) else None
     chosen = parse_spans(spans, text, tokens, model.tokenizer)
-    asked = Probes(top=top, spans=torch.tensor([[[s.start, s.stop] for s in chosen]]) if chosen else None)
+    asked = probes_for(chosen, top)
     steps = model.stream(
         torch.tensor([tokens], device=model.device),
         max_new_tokens,

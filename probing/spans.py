@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from ..kernels import Probes
+
 
 @dataclass(frozen=True)
 class Span:
@@ -51,6 +55,11 @@ def parse_spans(given: Sequence[str | Span], prompt: str | None, tokens: Sequenc
         if [other.name for other in spans].count(span.name) > 1:
             raise ValueError(f"span {span.name!r} is named twice")
     return spans
+
+
+def probes_for(spans: Sequence[Span], top: int) -> Probes:
+    """Return what to ask of a decode step of one request: its spans' masses and the `top` strongest positions."""
+    return Probes(top=top, spans=torch.tensor([[[span.start, span.stop] for span in spans]]) if spans else None)
 
 
 def _parse(text: str, prompt: str | None, tokens: Sequence[int], tokenizer: Any) -> Span:

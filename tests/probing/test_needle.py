@@ -47,7 +47,11 @@ def test_even_attention_is_two_of_all_positions(found):
 
 def test_pictures_are_one_a_distance(found):
     assert set(found.pictures()) == {"needle-16.png", "needle-48.png"}
-    assert found.plot(16).axes[0].get_xlabel() == "head"
+    ax = found.plot(16).axes[0]
+    rows = found.table[(found.table["distance"] == 16) & found.table["significant"] & (found.table["effect"] > 0)]
+    assert sorted(map(tuple, ax.lines[0].get_xydata().tolist())) == sorted(
+        zip(rows["head"], rows["layer"], strict=True)
+    )
 
 
 @pytest.mark.parametrize(

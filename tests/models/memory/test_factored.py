@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from headscope.models import Cache, LRKVConfig, ModelConfig, Rotary
+from headscope.models import Cache, LRKVConfig, ModelConfig, QKNorm, Rotary
 
 WIDE = ModelConfig(
     d_model=16, n_layers=1, d_vocab=19, n_ctx=32, attention=LRKVConfig(n_heads=4, d_head=8, rank=4, keys="plane-closed")
@@ -33,12 +33,19 @@ def closed_(model, interleaved, separate=False):
 
 
 @pytest.mark.parametrize(
-    ("positions", "separate"),
-    [(Rotary(), False), (Rotary(interleaved=True), False), (Rotary(width=4), True)],
-    ids=["halves", "interleaved", "separate channels"],
+    ("positions", "separate", "norm"),
+    [
+        (Rotary(), False, None),
+        (Rotary(interleaved=True), False, None),
+        (Rotary(width=4), True, None),
+        (Rotary(), False, QKNorm("before")),
+        (Rotary(), False, QKNorm("after")),
+    ],
+    ids=["halves", "interleaved", "separate channels", "normed before", "normed after"],
 )
-def test_coordinates_of_a_closed_span_are_rotated_once(build, tokens, close, positions, separate):
-    model = closed_(build(WIDE.with_(positions=positions)), positions.interleaved, separate)
+def test_coordinates_of_a_closed_span_are_rotated_once(build, tokens, close, positions, separate, norm):
+    config = WIDE.with_(positions=positions, attention=replace(WIDE.attention, qk_norm=norm))
+    model = closed_(build(config), positions.interleaved, separate)
     cache = Cache(model, 64, page_size=4)
     requests = cache.of(cache.add(), cache.add())
     with torch.no_grad():
