@@ -19,6 +19,22 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A picture that a result can draw of itself.
+
+    Parameters
+    ----------
+    draw
+        Draws it, anew at each call.
+    caption
+        How to read it: plain text, one to three sentences.
+    """
+
+    draw: Callable[[], Figure]
+    caption: str
+
+
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Result(ABC):
     """A table, its record, and what can be done with them.
@@ -56,8 +72,8 @@ class Result(ABC):
         """Return what the numbers do and do not show."""
 
     @abstractmethod
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
-        """Return file name -> what draws it."""
+    def pictures(self) -> dict[str, Picture]:
+        """Return file name -> picture."""
 
     @abstractmethod
     def terminal(self) -> tuple[list[Table], list[str]]:
@@ -107,8 +123,8 @@ class Result(ABC):
         for name, table in self.tables().items():
             writers[f"{name}.csv"] = lambda path, table=table: table.to_csv(path, index=False)
             writers[f"{name}.parquet"] = lambda path, table=table: table.to_parquet(path, index=False)
-        for name, draw in self.pictures().items() if pictures else ():
-            writers[name] = lambda path, draw=draw: draw().savefig(path, dpi=150, format="png")
+        for name, picture in self.pictures().items() if pictures else ():
+            writers[name] = lambda path, draw=picture.draw: draw().savefig(path, dpi=150, format="png")
         return writers
 
 
