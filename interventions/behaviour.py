@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +19,7 @@ from ..models.hooked import HookedModel
 from ..models.layers import parse_layers
 from ..plots import effect_map
 from ..plots.terminal import behaviour_table
-from ..results import Result
+from ..results import Picture, Result
 from . import patterns
 from .applying import apply, padded
 from .edits import Edit, Rows
@@ -38,6 +38,11 @@ CHANGES = ("where", "what")
 how much because it brings something else, ``|z' - A' V| / |A V|``, which is ``|A' (V' - V)| / |A V|`` unless the edit
 is at its output (root mean squares over tokens)."""
 CKA_SAMPLES = 512
+_CAPTIONS = {
+    "induction": "Colour is the share of a head's attention that goes to what followed earlier equal tokens.",
+    "where": "Colour is how much of its output changes because the head looks elsewhere, as a share of it.",
+    "what": "Colour is how much of its output changes because the head brings something else, as a share of it.",
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -88,7 +93,7 @@ class Behaviour(Result):
         lines = [f"{self.title()}: {self.record['tokens']:,} tokens in {self.record['rows']} rows."]
         return [behaviour_table(self.table)], [*lines, *self.summary().splitlines(), *self.reading().splitlines()]
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return a map of induction scores and, with an edit, of what changed."""
         edit = self.record["edit_text"]
         maps = {"induction.png": ("induction", "induction score" + (" before the edit" if edit else ""), "share")}
@@ -97,7 +102,10 @@ class Behaviour(Result):
                 "where.png": ("where", f"looks elsewhere under {edit}", "share of output"),
                 "what.png": ("what", f"brings something else under {edit}", "share of output"),
             }
-        return {file: lambda m=m: self._map(*m) for file, m in maps.items()}
+        return {
+            file: Picture(lambda m=m: self._map(*m), f"Layers down, heads across. {_CAPTIONS[m[0]]}")
+            for file, m in maps.items()
+        }
 
     def _map(self, column: str, title: str, unit: str) -> Figure:
         table = self.table[["layer", "head"]].assign(effect=self.table[column], significant=False)
