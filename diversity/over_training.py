@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +18,7 @@ from ..errors import CheckpointError
 from ..models.layers import parse_layers
 from ..plots import over_training as draw_over_training
 from ..plots.terminal import over_training_table
-from ..results import Result
+from ..results import Picture, Result
 from ..unfinished import Unfinished
 from .offsets import Offsets
 from .result import COLUMNS as LAYER_COLUMNS
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FEW_DRAWS = 10
+_CAPTION = (
+    "Effective rank by training step, in percent of its cap: thick lines are means over layers, thin ones single "
+    "layers, grey is the null of random layers. Below the grey, heads are more alike than random ones; above, less."
+)
 COLUMNS = ("step", *LAYER_COLUMNS)
 """Columns of a trajectory's table: a report's, for each saved step."""
 
@@ -95,9 +99,9 @@ class Trajectory(Result):
         lines = [measured, *self.summary().splitlines(), *self.reading().splitlines()]
         return [over_training_table(self.means(), self.log)], lines
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return the figure of a trajectory."""
-        return {"over-training.png": self.plot}
+        return {"over-training.png": Picture(self.plot, _CAPTION)}
 
     def plot(self) -> Figure:
         """Draw effective rank by step against its caps and null, with the loss and the induction score beside it."""

@@ -19,7 +19,7 @@ from ..models.hooked import HookedModel
 from ..models.layers import parse_layers
 from ..plots import effect_map
 from ..plots.terminal import ablation_table
-from ..results import Result
+from ..results import Picture, Result
 from ..training.corpus import documents
 from ..unfinished import Unfinished
 from . import parts
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Progress = Callable[[int, int, str], None]
+
+_CAPTION = (
+    "Layers down, heads across. Colour is the change of the score under the edit: where it is below zero, the task "
+    "suffers. A dot marks what matters beyond a random direction of the same norm; hatched cells have no value."
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -117,9 +122,9 @@ class Ablation(Result):
         """Return the table and the samples."""
         return {self.stem: self.table, "samples": self.samples}
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return the heat map."""
-        return {"effects.png": self.plot}
+        return {"effects.png": Picture(self.plot, _CAPTION)}
 
     def plot(self) -> Figure:
         """Draw the effects, layers by heads, with what is significant marked."""
