@@ -21,7 +21,7 @@ from ..models.hooked import n_parameters
 from ..models.variant import ELEMENT_BYTES, RANK_MULTIPLE
 from ..plots import loss_against_cache
 from ..plots.terminal import comparison_tables
-from ..results import Picture, Result
+from ..results import Picture, Result, source_of
 from .kept import last_report
 from .run import TrainingError
 from .seeds import first_reached, holm, mean_interval
@@ -138,7 +138,7 @@ class Comparison(Result):
 
 
 def compare(
-    runs: Sequence[str | os.PathLike[str]],
+    runs: Sequence[str | os.PathLike[str] | Result],
     *,
     offsets: str | int | tuple[int, int] | Offsets | None = 0,
     null: int = 20,
@@ -154,7 +154,7 @@ def compare(
     Parameters
     ----------
     runs
-        Directories of finished runs, or what `keep` kept of them.
+        Directories of finished runs, what `keep` kept of them, or trajectories, whose runs they then are.
     offsets, null
         As for `report`, which measures each run's last step.
     out
@@ -171,7 +171,7 @@ def compare(
     """
     if not runs:
         raise ValueError("there is no run to compare")
-    opened = [_opened(path) for path in runs]
+    opened = [_opened(source_of(run)) for run in runs]
     for run in opened[1:]:
         _check_alike(opened[0], run)
     if out is not None:
