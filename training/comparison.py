@@ -247,7 +247,9 @@ def _without(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _backbone(model: dict[str, Any]) -> dict[str, Any]:
-    return {**_without(model, "attention"), "mlp": _without(model["mlp"], "d_mlp")}
+    """Return all but attention and the MLP's width, with what the record of an older run leaves out."""
+    known = ModelConfig.from_dict(model).to_dict()
+    return {**_without(known, "attention"), "mlp": _without(known["mlp"], "d_mlp")}
 
 
 def _first_difference(here: Any, there: Any) -> str:
