@@ -28,7 +28,7 @@ from .paths import view
 from .plan import ALL, LayerScores, Plan
 from .statistics import FLIPS
 from .sweep import Sweep
-from .tabulate import LEVEL, effect_table, sample_table
+from .tabulate import LEVEL, MEANING, effect_table, sample_table
 from .tasks import Task, named
 from .workers import Workers, workers
 
@@ -38,6 +38,13 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int, str], None]
 
+_SAMPLES = {
+    "sample": "which sample of the task",
+    "clean": "score without the edit (nats)",
+    "edited": "score with it",
+    "random": "score with a random direction of the same norm instead",
+}
+_SHOWN = ("layer", "head", "effect", "low", "high", "q", "random_effect", "beyond_q", "shared_effect", "significant")
 _CAPTION = (
     "Layers down, heads across. Colour is the change of the score under the edit: where it is below zero, the task "
     "suffers. A dot marks what matters beyond a random direction of the same norm; hatched cells have no value."
@@ -109,14 +116,26 @@ class Ablation(Result):
             )
         return "\n".join(lines)
 
+    def measured(self) -> list[str]:
+        """Return what the score is, and what is to be noted about path and task."""
+        record = self.record
+        lines = [f"Score: {record['task']['score']}."]
+        lines += [f"Path {record['path']}: {record['convention']}."] if record["convention"] else []
+        return lines + ([record["task"]["note"]] if record["task"]["note"] else [])
+
+    def meaning(self) -> dict[str, str]:
+        """Return `tabulate.MEANING` and what the samples' columns hold."""
+        return {**MEANING, **_SAMPLES}
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return the cells with the largest effects."""
+        rows = self.table.sort_values("effect", key=abs, ascending=False, kind="stable")
+        return pd.DataFrame(rows[list(_SHOWN)]), "the largest effects first"
+
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the table, what was done, and what it shows."""
-        record = self.record
-        lines = [f"{self.title()}: {record['task']['score']}."]
-        lines += [f"Path {record['path']}: {record['convention']}."] if record["convention"] else []
-        lines += [record["task"]["note"]] if record["task"]["note"] else []
-        lines += [*self.summary().splitlines(), *self.reading().splitlines()]
-        return [ablation_table(self.table, cell=record["cells"])], lines
+        lines = [self.title(), *self.measured(), *self.summary().splitlines(), *self.reading().splitlines()]
+        return [ablation_table(self.table, cell=self.record["cells"])], lines
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the table and the samples."""

@@ -33,7 +33,26 @@ SHOWN = 8
 DISTRACTORS = 4
 """Other pairs beside the needle."""
 Q = 0.05
-NEEDLE_CAPTION = (
+MEANING = {
+    "distance": "tokens between the needle and the repeated key",
+    "layer": "which layer",
+    "head": "which head",
+    "mass": "attention to the needle when the answer is chosen, mean over samples",
+    "even": "what attention to all positions alike would give it",
+    "effect": "mass minus even",
+    "low": "lower end of the effect's 95 % interval",
+    "high": "upper end of the effect's 95 % interval",
+    "n": "samples",
+    "p": "chance of an effect as large from even attention (sign-flip test)",
+    "q": "p after Benjamini and Hochberg's correction over the heads of a distance",
+    "status": "ok, or what is to be known about the test",
+    "significant": f"q below {Q:g}",
+    "samples": "needles at this distance",
+    "right": "how often the answer is better than the other values",
+    "chance": "how often it would be by chance",
+}
+"""Column -> what it holds."""
+_CAPTION = (
     "Layers down, heads across. Colour is the attention to the needle above what even attention to all positions would "
     f"give it; a dot marks heads whose attention is above that beyond chance (q < {Q:g})."
 )
@@ -90,6 +109,20 @@ class Needle(Result):
         shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
         return f"Heads that give the needle more than even attention would, at every distance (q < {Q:g}): {shown}."
 
+    def measured(self) -> list[str]:
+        """Return how many needles there were among what."""
+        record = self.record
+        lines = [f"{record['samples']} sequences, each with {record['distractors']} other pairs beside the needle."]
+        return lines + ([record["note"]] if record["note"] else [])
+
+    def meaning(self) -> dict[str, str]:
+        """Return what the columns hold."""
+        return MEANING
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return the heads that look at the needle most."""
+        return self.table.sort_values("effect", ascending=False, kind="stable"), "most attention above even first"
+
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the heads that look at it most, and what they show."""
         return [needle_table(self.table, SHOWN)], [*self.summary().splitlines(), self.reading()]
@@ -101,7 +134,7 @@ class Needle(Result):
     def pictures(self) -> dict[str, Picture]:
         """Return a map of layers and heads a distance."""
         return {
-            f"needle-{distance}.png": Picture(lambda distance=distance: self.plot(distance), NEEDLE_CAPTION)
+            f"needle-{distance}.png": Picture(lambda distance=distance: self.plot(distance), _CAPTION)
             for distance in sorted(set(self.table["distance"]))
         }
 
