@@ -20,7 +20,7 @@ from ..models.layers import parse_layers
 from ..plots import effect_map
 from ..plots.terminal import behaviour_table
 from ..results import Picture, Result
-from . import routing
+from . import patterns
 from .applying import apply, padded
 from .edits import Edit, Rows
 
@@ -264,19 +264,19 @@ class _Seen:
         """Take in a batch whose first row is row `start` of the text."""
         valid = self._valid[start : start + len(tokens)]
         keys = {
-            "previous": routing.previous_keys(valid),
-            "duplicate": routing.duplicate_keys(tokens, valid),
-            "induction": routing.induction_keys(tokens, valid),
+            "previous": patterns.previous_keys(valid),
+            "duplicate": patterns.duplicate_keys(tokens, valid),
+            "induction": patterns.induction_keys(tokens, valid),
         }
         inside = (self._picked[:, 0] >= start) & (self._picked[:, 0] < start + len(tokens))
         rows, places = (self._picked[inside] - torch.tensor([start, 0])).T
         for layer in self._layers:
             pattern, count = cache[f"{layer}.pattern"], float(valid.sum())
-            self._put(layer, "entropy", routing.entropy(pattern, valid), count)
-            self._put(layer, "distance", routing.distance(pattern, valid), count)
-            self._put(layer, "agreement", _others(routing.agreement(pattern, valid)), count)
+            self._put(layer, "entropy", patterns.entropy(pattern, valid), count)
+            self._put(layer, "distance", patterns.distance(pattern, valid), count)
+            self._put(layer, "agreement", _others(patterns.agreement(pattern, valid)), count)
             for name, chosen in keys.items():
-                self._put(layer, name, routing.mass(pattern, chosen, valid), float((valid & chosen.any(-1)).sum()))
+                self._put(layer, name, patterns.mass(pattern, chosen, valid), float((valid & chosen.any(-1)).sum()))
             self._outputs[layer].append(_written(self._model, layer, cache[f"{layer}.z"][rows, places]))
 
     def _put(self, layer: int, name: str, mean: Float[Tensor, " head"], count: float) -> None:
@@ -294,8 +294,8 @@ class _Seen:
                 if name != "cka"
             }
             outputs = torch.cat(self._outputs[layer]).transpose(0, 1)
-            few = outputs.shape[1] < routing.LEAST_SAMPLES
-            columns["cka"] = np.full(len(outputs), np.nan) if few else _others(routing.debiased_cka(outputs)).numpy()
+            few = outputs.shape[1] < patterns.LEAST_SAMPLES
+            columns["cka"] = np.full(len(outputs), np.nan) if few else _others(patterns.debiased_cka(outputs)).numpy()
             parts.append(pd.DataFrame({"layer": layer, "head": range(len(outputs)), **columns}))
         return pd.concat(parts, ignore_index=True)
 

@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ROOMS = (
     "budgets",
+    "cli",
     "models",
     "checkpoints",
     "conversion",
