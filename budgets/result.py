@@ -10,6 +10,7 @@ import pandas as pd
 
 from ..plots.budget_tables import MIB, batch_table, equal_table, model_table, parallel_table
 from ..plots.capacity import cache_against_rank, paper_loss
+from ..plots.panels import OnAxes, figure_of
 from ..results import Picture, Result
 from .columns import MEANING
 from .matching import largest_rank
@@ -171,10 +172,10 @@ class Budget(Result):
             "paper-loss.png": Picture(self.plot_loss, _LOSS_CAPTION),
         }
 
-    def plot(self) -> Figure:
+    def plot(self, ax: OnAxes = None) -> Figure:
         """Draw cache against rank for several numbers of heads, with these models in it."""
-        return cache_against_rank(self.table)
+        return figure_of(cache_against_rank(self.table, ax=ax))
 
-    def plot_loss(self) -> Figure:
+    def plot_loss(self, ax: OnAxes = None) -> Figure:
         """Draw the losses that the LRKV paper prints against the cache of its settings."""
-        return paper_loss(losses())
+        return figure_of(paper_loss(losses(), ax=ax))

@@ -17,6 +17,7 @@ from ..checkpoints.runs import open_run
 from ..errors import CheckpointError
 from ..models.layers import parse_layers
 from ..plots import over_training as draw_over_training
+from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import over_training_table
 from ..results import Picture, Result
 from ..unfinished import Unfinished
@@ -114,9 +115,9 @@ class Trajectory(Result):
         """Return the figure of a trajectory."""
         return {"over-training.png": Picture(self.plot, _CAPTION)}
 
-    def plot(self) -> Figure:
+    def plot(self, ax: OnAxes = None) -> Figure:
         """Draw effective rank by step against its caps and null, with the loss and the induction score beside it."""
-        return draw_over_training(self.table, self.log)
+        return figure_of(draw_over_training(self.table, self.log, ax=ax))
 
     def _blocks(self, table: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
         keys = dict.fromkeys(zip(table["circuit"], table["part"], strict=True))

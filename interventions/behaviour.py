@@ -18,6 +18,7 @@ from ..checkpoints import open_checkpoint
 from ..models.hooked import HookedModel
 from ..models.layers import parse_layers
 from ..plots import effect_map
+from ..plots.panels import figure_of
 from ..plots.terminal import behaviour_table
 from ..results import Picture, Result
 from . import patterns
@@ -136,7 +137,8 @@ class Behaviour(Result):
 
     def _map(self, column: str, title: str, unit: str) -> Figure:
         table = self.table[["layer", "head"]].assign(effect=self.table[column], significant=False)
-        return effect_map(pd.DataFrame(table), title=f"{self.title()}: {title}", unit=unit, name=column, marked=False)
+        words = {"title": f"{self.title()}: {title}", "unit": unit, "name": column}
+        return figure_of(effect_map(pd.DataFrame(table), marked=False, **words))
 
 
 def _largest(table: pd.DataFrame, column: str) -> tuple[str, float] | None:

@@ -19,6 +19,7 @@ from ..kernels import Probes
 from ..models.generation import Sampling, stream
 from ..models.hooked import HookedModel
 from ..plots import effect_map
+from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import needle_table
 from ..results import Picture, Result
 from ..training.corpus import documents
@@ -138,13 +139,12 @@ class Needle(Result):
             for distance in sorted(set(self.table["distance"]))
         }
 
-    def plot(self, distance: int) -> Figure:
+    def plot(self, distance: int, *, ax: OnAxes = None) -> Figure:
         """Draw who looks at a needle so many tokens back."""
         rows = pd.DataFrame(self.table[self.table["distance"] == distance])
         rows = rows.assign(significant=rows["significant"] & (rows["effect"] > 0))  # who finds it, as in the table
-        return effect_map(
-            rows, title=f"{self.title()}, {distance} tokens back", unit="share", name="attention above even"
-        )
+        words = {"title": f"{self.title()}, {distance} tokens back", "unit": "share", "name": "attention above even"}
+        return figure_of(effect_map(rows, ax=ax, **words))
 
 
 def needle(

@@ -20,6 +20,7 @@ from ..models.config import ModelConfig
 from ..models.hooked import n_parameters
 from ..models.variant import ELEMENT_BYTES, RANK_MULTIPLE
 from ..plots import loss_against_cache
+from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import comparison_tables
 from ..results import Picture, Result
 from .columns import MEANING, MEASURED
@@ -142,9 +143,9 @@ class Comparison(Result):
         """Return the figure of a comparison."""
         return {"loss-against-cache.png": Picture(self.plot, _CAPTION)}
 
-    def plot(self) -> Figure:
+    def plot(self, ax: OnAxes = None) -> Figure:
         """Draw each model's loss against its cache."""
-        return loss_against_cache(_by_control(self.runs))
+        return figure_of(loss_against_cache(_by_control(self.runs), ax=ax))
 
 
 def compare(

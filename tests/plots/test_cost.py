@@ -1,8 +1,4 @@
-import doctest
-import importlib
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -319,5 +315,3 @@ def test_the_caller_s_table_is_left_alone():
     before = runs.copy(deep=True)
     loss_against_cache(runs)
     pd.testing.assert_frame_equal(runs, before)
-
-
