@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "layer",
+    "keys_of",
     "circuit",
     "part",
     "n_heads",
@@ -41,7 +42,10 @@ COLUMNS = (
     "mean_similarity",
     "status",
 )
-"""Columns of a report's table. Percentages are 0-100; ``null_*`` are in heads, as ``erank`` is."""
+"""Columns of a report's table. Percentages are 0-100; ``null_*`` are in heads, as ``erank`` is; ``keys_of`` is the
+layer whose keys and values a layer attends to."""
+NOT_MEASURED = ("layer", "keys_of", "circuit", "part", "status", "n_heads")
+"""Columns that say what was measured."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -68,7 +72,7 @@ class Report(Result):
 
     def means(self) -> pd.DataFrame:
         """Return each circuit's and part's mean over layers, leaving out what does not exist."""
-        numeric = [name for name in COLUMNS if name not in ("layer", "circuit", "part", "status", "n_heads")]
+        numeric = [name for name in COLUMNS if name not in NOT_MEASURED]
         return pd.DataFrame(self.table.groupby(["circuit", "part"], sort=False)[numeric].mean()).reset_index()
 
     def summary(self) -> str:
@@ -98,16 +102,19 @@ class Report(Result):
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the table, what was measured, and what it shows."""
         record = self.record
-        measured = (
-            f"{record['checkpoint']['path']}: {record['config']['attention']['variant'].upper()}, "
-            f"{describe_settings(record)}"
-        )
+        measured = f"{record['checkpoint']['path']}: {_variants(record['config'])}, {describe_settings(record)}"
         lines = [measured, *record["notes"], *self.summary().splitlines(), *self.reading().splitlines()]
         return [effective_rank_table(self.table)], lines
 
     def pictures(self) -> dict[str, Callable[[], Figure]]:
         """Return the two figures of a report."""
         return {"heatmap.png": self.plot_similarity, "effective-rank.png": self.plot}
+
+
+def _variants(config: dict[str, Any]) -> str:
+    kinds = config["by_layer"]["kinds"] if config["by_layer"] else [None]
+    found = [(kind or {}).get("attention", config["attention"])["variant"].upper() for kind in kinds]
+    return " and ".join(dict.fromkeys(found))
 
 
 def describe_settings(record: dict[str, Any]) -> str:
