@@ -19,7 +19,7 @@ from ..models.layers import parse_layers
 from ..plots import over_training as draw_over_training
 from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import over_training_table
-from ..results import Picture, Result
+from ..results import Picture, Result, source_of
 from ..unfinished import Unfinished
 from .offsets import Offsets
 from .result import COLUMNS as LAYER_COLUMNS
@@ -125,7 +125,7 @@ class Trajectory(Result):
 
 
 def over_training(
-    run: str | os.PathLike[str],
+    run: str | os.PathLike[str] | Result,
     *,
     circuit: Circuit = "both",
     offsets: str | int | tuple[int, int] | Offsets | None = 0,
@@ -154,7 +154,7 @@ def over_training(
         As for `report`.
     """
     settings = Settings.parse(circuit, offsets, definition, null, fold_norm)
-    found = open_run(run)
+    found = open_run(source_of(run))
     if not found.steps:
         raise CheckpointError(
             f"{found.path} holds the record of a run without its weights: there are no steps to follow"
@@ -188,7 +188,7 @@ def over_training(
         **settings.describe(first.config, drawn),
     }
     table = pd.DataFrame(rows, columns=list(COLUMNS))
-    result = Trajectory(table=table, log=_at_steps(found.log, list(saved)), record=record)
+    result = Trajectory(table=table, log=_at_steps(found.log, list(saved)), record=record, source=str(found.path))
     if out is not None:
         result.save(out)
     return result

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from ..checkpoints import open_checkpoint
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.opening import Source, model_of
 from ..models.hooked import HookedModel
 from ..models.layers import parse_layers
 from ..plots import effect_intervals, effect_map
 from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import ablation_table
-from ..results import Picture, Result
+from ..results import Picture, Result, source_of
 from ..training.corpus import documents
 from ..unfinished import Unfinished
 from . import parts
@@ -164,7 +165,7 @@ class Ablation(Result):
 
 
 def ablate(
-    source: str | os.PathLike[str] | HookedModel | Any,
+    source: Source | Any,
     task: Task | str | os.PathLike[str] = "induction",
     *,
     path: str = "k_private",
@@ -193,7 +194,8 @@ def ablate(
     Parameters
     ----------
     source
-        A checkpoint's path or the name of one that ships, a `HookedModel`, or a bridged model (`load_bridge`).
+        A path or the name of a model that ships, an opened `Checkpoint`, a `HookedModel`, a bridged model
+        (`load_bridge`), or a result: then what it was measured on.
     task
         Samples and their scores, or the name of a task that is made from text (`tasks.NAMES`), or a ``.jsonl`` file.
     text, samples
@@ -224,10 +226,9 @@ def ablate(
         If the model has no such path, layer or head, an option cannot be, or the task does not fit the model.
     """
     plan = Plan(path, how, rotated, heads, seeds, seed, stop_early=stop_early)
-    if isinstance(source, str | os.PathLike):
-        checkpoint = open_checkpoint(source)
-        source, origin = checkpoint.load(), checkpoint.describe()
-    model = source
+    source = model = source_of(source)
+    if isinstance(source, str | os.PathLike | Checkpoint):
+        model, origin = model_of(source)
     if not isinstance(task, Task):
         if not isinstance(model, HookedModel) or model.tokenizer is None:
             raise ValueError(f"task {str(task)!r} needs a tokenizer to be made with: give the model one, or a Task")
@@ -259,7 +260,7 @@ def ablate(
     score, accuracy = found[0].clean, found[0].clean_accuracy
     record["clean"] = {"score": float(score.mean()), "accuracy": float(accuracy.mean()), "n": len(score)}
     record["units"] = len(set(units))
-    result = Ablation(table=effect_table(found, units, plan), samples=sample_table(found), record=record)
+    result = Ablation(table=effect_table(found, units, plan), samples=sample_table(found), record=record, source=source)
     if target is not None:
         result.save(target)
         kept.discard()

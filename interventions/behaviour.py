@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..checkpoints import open_checkpoint
+from ..checkpoints.opening import Source, model_of
 from ..models.hooked import HookedModel
 from ..models.layers import parse_layers
 from ..plots import effect_map
 from ..plots.panels import figure_of
 from ..plots.terminal import behaviour_table
-from ..results import Picture, Result
+from ..results import Picture, Result, source_of
 from . import patterns
 from .applying import apply, padded
 from .edits import Edit, Rows
@@ -152,7 +152,7 @@ def _largest(table: pd.DataFrame, column: str) -> tuple[str, float] | None:
 
 @torch.no_grad()
 def behaviour(
-    source: str | os.PathLike[str] | HookedModel,
+    source: Source,
     rows: Sequence[Sequence[int]],
     *,
     edit: Edit | None = None,
@@ -167,7 +167,8 @@ def behaviour(
     Parameters
     ----------
     source
-        A checkpoint's path or the name of one that ships, or a `HookedModel`.
+        A path or the name of a model that ships, an opened `Checkpoint`, a `HookedModel`, or a result: then what it was
+        measured on.
     rows
         Tokens of each row, no longer than the model's context.
     edit
@@ -188,10 +189,7 @@ def behaviour(
     ValueError
         If there is no row, or one is empty or too long.
     """
-    if not isinstance(source, HookedModel):
-        checkpoint = open_checkpoint(source)
-        source, origin = checkpoint.load(), checkpoint.describe()
-    model = source.eval()
+    model, origin = model_of(source, origin)
     chosen = parse_layers(layers, model.config.n_layers)
     given: Rows = tuple(tuple(int(token) for token in row) for row in rows)
     if not given or not all(given):
@@ -215,7 +213,7 @@ def behaviour(
         table = pd.concat([table, after.table()[list(MEASURES)].add_suffix("_edited"), change.table()], axis=1)
     record = {
         "kind": "behaviour",
-        "checkpoint": origin or model.describe(),
+        "checkpoint": origin,
         "config": model.config.to_dict(),
         "text": text,
         "rows": len(given),
@@ -224,7 +222,7 @@ def behaviour(
         "edit": None if edit is None else edit.describe(),
         "edit_text": None if edit is None else str(edit),
     }
-    result = Behaviour(table=table, record=record)
+    result = Behaviour(table=table, record=record, source=source_of(source))
     if out is not None:
         result.save(out)
     return result

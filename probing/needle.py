@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
-from ..checkpoints import open_checkpoint
+from ..checkpoints.opening import Source, model_of
 from ..interventions.statistics import effects
 from ..interventions.tasks import Sample, retrieval
 from ..kernels import Probes
@@ -21,7 +21,7 @@ from ..models.hooked import HookedModel
 from ..plots import effect_map
 from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import needle_table
-from ..results import Picture, Result
+from ..results import Picture, Result, source_of
 from ..training.corpus import documents
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Needle(Result):
 
 
 def needle(
-    source: str | os.PathLike[str] | HookedModel,
+    source: Source,
     *,
     distances: Sequence[int] = (8, 32, 96),
     samples: int = 64,
@@ -163,7 +163,8 @@ def needle(
     Parameters
     ----------
     source
-        A checkpoint's path or the name of one that ships, or a `HookedModel`.
+        A path or the name of a model that ships, an opened `Checkpoint`, a `HookedModel`, or a result: then what it was
+        measured on.
     distances
         Tokens between the pair and the repeated key.
     samples
@@ -184,10 +185,7 @@ def needle(
     ValueError
         If no distance fits the model's context, or there are fewer than 2 samples a distance.
     """
-    if not isinstance(source, HookedModel):
-        checkpoint = open_checkpoint(source)
-        source, origin = checkpoint.load(), checkpoint.describe()
-    model = source.eval()
+    model, origin = model_of(source, origin)
     if samples < 2 * len(distances):
         raise ValueError(f"samples should be at least 2 a distance, {2 * len(distances)}, but got {samples}")
     tokenizer = model.tokenizer
@@ -217,7 +215,7 @@ def needle(
         answers=pd.DataFrame(answers),
         record={
             "kind": "needles",
-            "checkpoint": origin or model.describe(),
+            "checkpoint": origin,
             "config": model.config.to_dict(),
             "distances": sorted(masses),
             "samples": len(task.samples),
@@ -225,6 +223,7 @@ def needle(
             "seed": seed,
             "note": task.note,
         },
+        source=source_of(source),
     )
     if out is not None:
         result.save(out)

@@ -22,7 +22,7 @@ from ..models.variant import ELEMENT_BYTES, RANK_MULTIPLE
 from ..plots import loss_against_cache
 from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import comparison_tables
-from ..results import Picture, Result
+from ..results import Picture, Result, source_of
 from .columns import MEANING, MEASURED
 from .kept import last_report
 from .run import TrainingError
@@ -149,7 +149,7 @@ class Comparison(Result):
 
 
 def compare(
-    runs: Sequence[str | os.PathLike[str]],
+    runs: Sequence[str | os.PathLike[str] | Result],
     *,
     offsets: str | int | tuple[int, int] | Offsets | None = 0,
     null: int = 20,
@@ -165,7 +165,7 @@ def compare(
     Parameters
     ----------
     runs
-        Directories of finished runs, or what `keep` kept of them.
+        Directories of finished runs, what `keep` kept of them, or trajectories, whose runs they then are.
     offsets, null
         As for `report`, which measures each run's last step.
     out
@@ -182,7 +182,7 @@ def compare(
     """
     if not runs:
         raise ValueError("there is no run to compare")
-    opened = [_opened(path) for path in runs]
+    opened = [_opened(source_of(run)) for run in runs]
     for run in opened[1:]:
         _check_alike(opened[0], run)
     if out is not None:
@@ -258,7 +258,9 @@ def _without(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _backbone(model: dict[str, Any]) -> dict[str, Any]:
-    return {**_without(model, "attention"), "mlp": _without(model["mlp"], "d_mlp")}
+    """Return all but attention and the MLP's width, with what the record of an older run leaves out."""
+    known = ModelConfig.from_dict(model).to_dict()
+    return {**_without(known, "attention"), "mlp": _without(known["mlp"], "d_mlp")}
 
 
 def _first_difference(here: Any, there: Any) -> str:
