@@ -77,7 +77,7 @@ def spectra(table: pd.DataFrame, *, title: str = "", ax: OnAxes = None) -> np.nd
         panels = new_panels(2 * len(blocks), columns=2, size=size, title=title)
     else:
         panels = given_panels(ax, 2 * len(blocks), "of share and running sum of a circuit and part")
-    for pair, (circuit, part) in zip(np.reshape(np.array(panels, dtype=object), (-1, 2)), blocks, strict=True):
+    for pair, (circuit, part) in zip(zip(panels[::2], panels[1::2], strict=True), blocks, strict=True):
         here = pd.DataFrame(rows[(rows["circuit"] == circuit) & (rows["part"] == part)])
         name = style.block_title(circuit, part)
         pair[0].set_title(f"{name}: spectrum", fontsize=11)
