@@ -167,7 +167,7 @@ def _draw_maps(pair: Sequence[Axes], rows: pd.DataFrame, layers: Sequence[int]) 
             }
             rim = [Stroke(linewidth=3.2, foreground="white"), Normal()]
             label = f"{SHARE:g} % reached: {whose} components up to here"
-            pair[1].stairs(reached, np.arange(len(layers) + 1), label=label, path_effects=rim, **line)
+            pair[1].stairs(reached, np.arange(len(layers) + 1), label=label, path_effects=rim, clip_on=False, **line)
     for ax in pair:
         stride = name_cells(ax.yaxis, [str(layer) for layer in layers], MAX_LAYER_NAMES, rotation=0, fontsize=8)
         ax.set_ylabel(f"layer{every(stride)}")

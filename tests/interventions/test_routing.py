@@ -33,11 +33,11 @@ def test_weights_are_the_model_s_own_before_and_after(model):
         after = pattern(model, 1, 2)
     assert len(found.table) == len(ROW) * (len(ROW) + 1) // 2
     for row in found.table.itertuples():
-        assert row.weight == pytest.approx(before[row.query_pos, row.key_pos], abs=1e-12)
-        assert row.weight_edited == pytest.approx(after[row.query_pos, row.key_pos], abs=1e-12)
+        assert row.weight == pytest.approx(before[row.query_pos, row.key_pos], abs=1e-6)  # float32
+        assert row.weight_edited == pytest.approx(after[row.query_pos, row.key_pos], abs=1e-6)  # float32
     sums = found.table.groupby("query_pos")[["weight", "weight_edited"]].sum()
     np.testing.assert_allclose(sums, 1, atol=1e-6)
-    assert found.record["moved"] == pytest.approx(np.abs(after - before).sum() / 2 / len(ROW))
+    assert found.record["moved"] == pytest.approx(np.abs(after - before).sum() / 2 / len(ROW), abs=1e-6)
     entropies = [-np.where(p > 0, p * np.log(np.where(p > 0, p, 1)), 0).sum(1).mean() for p in (before, after)]
     assert found.record["entropy"] == pytest.approx(entropies)
     strongest = found.moved(1).to_dict("records")[0]
