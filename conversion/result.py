@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,10 +9,9 @@ import pandas as pd
 
 from ..models.hooked import HookedModel
 from ..plots.terminal import conversion_table
-from ..results import Result
+from ..results import Picture, Result
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.table import Table
 
 
@@ -81,9 +79,22 @@ class Conversion(Result):
             )
         return "\n".join(lines)
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return nothing: the table says it."""
         return {}
+
+    def meaning(self) -> dict[str, str]:
+        """Return what the columns hold."""
+        return {
+            "layer": "which layer",
+            "side": "k: keys; v: values",
+            "step": "what was done, with all before it; the last one is what the model has",
+            "error": "squared error of the projections on the calibration inputs, over their squared size",
+        }
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return the mean errors."""
+        return self.means(), "means over layers"
 
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return errors by layer, then cache, loss and what they show."""
