@@ -22,8 +22,8 @@ from headscope.diversity.result import COLUMNS, _differs
 from headscope.diversity.settings import Settings
 from headscope.models import GroupedConfig, LayerChanges, LRKVConfig, MLAConfig, Rotary
 from headscope.models.attention import build_attention
-from matplotlib.figure import Figure
 from headscope.models.layers import parse_layers
+from matplotlib.figure import Figure
 
 
 def _number(text: str) -> float | str:
