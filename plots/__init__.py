@@ -1,7 +1,8 @@
 """Figures from tables and arrays.
 
 The plots are a leaf: they import nothing else of headscope, build their `matplotlib.figure.Figure` directly
-(nothing is registered with pyplot, no backend is chosen, nothing is shown) and return it.
+(nothing is registered with pyplot, no backend is chosen, nothing is shown) and return it. A notebook shows what is
+returned at the end of a cell.
 """
 
 from .capacity import cache_against_rank, paper_loss
@@ -9,6 +10,7 @@ from .cost import loss_against_cache
 from .effective_rank import effective_rank
 from .effects import effect_map
 from .generation import looked_map, step_map
+from .notebook import show_figures
 from .over_training import over_training
 from .similarity import head_similarity
 
@@ -23,3 +25,5 @@ __all__ = [
     "paper_loss",
     "step_map",
 ]
+
+show_figures()
