@@ -26,7 +26,7 @@ def on_config(config: Any) -> Any:
     pages = [{_title(nbformat.read(path, as_version=4)): f"notebooks/{path.stem}.md"} for path in _stored(config)]
     for entry in config.nav:
         if "Notebooks" in entry:
-            entry["Notebooks"] = [INDEX, *pages]
+            entry["Notebooks"] = [{"All of them": INDEX}, *pages]
     return config
 
 
