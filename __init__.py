@@ -4,6 +4,7 @@ The verbs:
 
 - `report`: effective rank of every layer beside its bounds and its null;
 - `ablate`: disturb one head after another, and measure what changes in a task;
+- `routing`: where one head looks on one text, before and after an edit;
 - `probe`: generate, and see what each head looked at when a token was chosen;
 - `needle`: hide something at different depths, and see which heads find it;
 - `over_training`: the same over the saved steps of a training run;
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from .conversion import Conversion, convert
     from .diversity import Offsets, Report, Trajectory, over_training, report
     from .errors import CheckpointError, HeadscopeError, TokenizerError
-    from .interventions import Ablation, ablate
+    from .interventions import Ablation, Routing, ablate, routing
     from .models import (
         FrequencyFactors,
         GroupedConfig,
@@ -54,7 +55,7 @@ _WHERE = {
     ".checkpoints.opening": ("load",),
     ".conversion": ("Conversion", "convert"),
     ".diversity": ("Offsets", "Report", "Trajectory", "over_training", "report"),
-    ".interventions": ("Ablation", "ablate"),
+    ".interventions": ("Ablation", "Routing", "ablate", "routing"),
     ".errors": ("CheckpointError", "HeadscopeError", "TokenizerError"),
     ".models": (
         "FrequencyFactors",
@@ -100,6 +101,7 @@ __all__ = [
     "QKNorm",
     "Report",
     "Rotary",
+    "Routing",
     "TokenizerError",
     "Trajectory",
     "YarnScaling",
@@ -114,6 +116,7 @@ __all__ = [
     "over_training",
     "probe",
     "report",
+    "routing",
     "save",
 ]
 

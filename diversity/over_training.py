@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +18,7 @@ from ..errors import CheckpointError
 from ..models.layers import parse_layers
 from ..plots import over_training as draw_over_training
 from ..plots.terminal import over_training_table
-from ..results import Result
+from ..results import Picture, Result, source_of
 from ..unfinished import Unfinished
 from .offsets import Offsets
 from .result import COLUMNS as LAYER_COLUMNS
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FEW_DRAWS = 10
+_CAPTION = (
+    "Effective rank by training step, in percent of its cap: thick lines are means over layers, thin ones single "
+    "layers, grey is the null of random layers. Below the grey, heads are more alike than random ones; above, less."
+)
 COLUMNS = ("step", *LAYER_COLUMNS)
 """Columns of a trajectory's table: a report's, for each saved step."""
 
@@ -102,9 +106,9 @@ class Trajectory(Result):
         lines = [measured, *self.summary().splitlines(), *self.reading().splitlines()]
         return [over_training_table(self.means(), self.log)], lines
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return the figure of a trajectory."""
-        return {"over-training.png": self.plot}
+        return {"over-training.png": Picture(self.plot, _CAPTION)}
 
     def plot(self) -> Figure:
         """Draw effective rank by step against its caps and null, with the loss and the induction score beside it."""
@@ -116,7 +120,7 @@ class Trajectory(Result):
 
 
 def over_training(
-    run: str | os.PathLike[str],
+    run: str | os.PathLike[str] | Result,
     *,
     circuit: Circuit = "both",
     offsets: str | int | tuple[int, int] | Offsets | None = 0,
@@ -152,7 +156,7 @@ def over_training(
     [0, 0]
     """
     settings = Settings.parse(circuit, offsets, definition, null, fold_norm)
-    found = open_run(run)
+    found = open_run(source_of(run))
     if not found.steps:
         raise CheckpointError(
             f"{found.path} holds the record of a run without its weights: there are no steps to follow"
@@ -186,7 +190,7 @@ def over_training(
         **settings.describe(first.config, drawn),
     }
     table = pd.DataFrame(rows, columns=list(COLUMNS))
-    result = Trajectory(table=table, log=_at_steps(found.log, list(saved)), record=record)
+    result = Trajectory(table=table, log=_at_steps(found.log, list(saved)), record=record, source=str(found.path))
     if out is not None:
         result.save(out)
     return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +13,7 @@ from scipy.stats import t as student
 from ..plots import effective_rank as draw_effective_rank
 from ..plots import head_similarity as draw_head_similarity
 from ..plots.terminal import effective_rank_table
-from ..results import Result
+from ..results import Picture, Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,6 +41,15 @@ COLUMNS = (
     "status",
 )
 """Columns of a report's table. Percentages are 0-100; ``null_*`` are in heads, as ``erank`` is."""
+
+_SIMILARITY_CAPTION = (
+    "One panel a layer, heads against heads: red where two heads' forms are alike, blue where they are opposed, white "
+    "where they have nothing to do with each other. A red square is a group of heads that do nearly the same."
+)
+_RANK_CAPTION = (
+    "Effective rank by layer: how many heads' worth of difference there is. The dashed lines are the highest values "
+    "possible, the grey band is where random layers of the same shape lie (the null)."
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -112,9 +120,12 @@ class Report(Result):
         lines = [measured, *record["notes"], *self.summary().splitlines(), *self.reading().splitlines()]
         return [effective_rank_table(self.table)], lines
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return the two figures of a report."""
-        return {"heatmap.png": self.plot_similarity, "effective-rank.png": self.plot}
+        return {
+            "heatmap.png": Picture(self.plot_similarity, _SIMILARITY_CAPTION),
+            "effective-rank.png": Picture(self.plot, _RANK_CAPTION),
+        }
 
 
 def describe_settings(record: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
-from ..checkpoints import open_checkpoint
+from ..checkpoints.opening import Source, model_of
 from ..interventions.statistics import effects
 from ..interventions.tasks import Sample, retrieval
 from ..kernels import Probes
@@ -20,7 +20,7 @@ from ..models.generation import Sampling, stream
 from ..models.hooked import HookedModel
 from ..plots import effect_map
 from ..plots.terminal import needle_table
-from ..results import Result
+from ..results import Picture, Result, source_of
 from ..training.corpus import documents
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ SHOWN = 8
 DISTRACTORS = 4
 """Other pairs beside the needle."""
 Q = 0.05
+NEEDLE_CAPTION = (
+    "Layers down, heads across. Colour is the attention to the needle above what even attention to all positions would "
+    f"give it; a dot marks heads whose attention is above that beyond chance (q < {Q:g})."
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -101,10 +105,10 @@ class Needle(Result):
         """Return the table and the answers."""
         return {self.stem: self.table, "answers": self.answers}
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return a map of layers and heads a distance."""
         return {
-            f"needle-{distance}.png": lambda distance=distance: self.plot(distance)
+            f"needle-{distance}.png": Picture(lambda distance=distance: self.plot(distance), NEEDLE_CAPTION)
             for distance in sorted(set(self.table["distance"]))
         }
 
@@ -118,7 +122,7 @@ class Needle(Result):
 
 
 def needle(
-    source: str | os.PathLike[str] | HookedModel,
+    source: Source,
     *,
     distances: Sequence[int] = (8, 32, 96),
     samples: int = 64,
@@ -133,7 +137,8 @@ def needle(
     Parameters
     ----------
     source
-        A checkpoint's path or the name of one that ships, or a `HookedModel`.
+        A path or the name of a model that ships, an opened `Checkpoint`, a `HookedModel`, or a result: then what it was
+        measured on.
     distances
         Tokens between the pair and the repeated key.
     samples
@@ -163,10 +168,7 @@ def needle(
     >>> list(found.answers["samples"])
     [2, 2]
     """
-    if not isinstance(source, HookedModel):
-        checkpoint = open_checkpoint(source)
-        source, origin = checkpoint.load(), checkpoint.describe()
-    model = source.eval()
+    model, origin = model_of(source, origin)
     if samples < 2 * len(distances):
         raise ValueError(f"samples should be at least 2 a distance, {2 * len(distances)}, but got {samples}")
     tokenizer = model.tokenizer
@@ -196,7 +198,7 @@ def needle(
         answers=pd.DataFrame(answers),
         record={
             "kind": "needles",
-            "checkpoint": origin or model.describe(),
+            "checkpoint": origin,
             "config": model.config.to_dict(),
             "distances": sorted(masses),
             "samples": len(task.samples),
@@ -204,6 +206,7 @@ def needle(
             "seed": seed,
             "note": task.note,
         },
+        source=source_of(source),
     )
     if out is not None:
         result.save(out)

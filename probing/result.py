@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,7 +10,7 @@ import pandas as pd
 
 from ..plots.generation import looked_map, step_map
 from ..plots.terminal import probe_table
-from ..results import Result
+from ..results import Picture, Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,6 +18,17 @@ if TYPE_CHECKING:
 
 SHOWN = 12
 """Heads in the terminal's table."""
+
+_MAP = "Heads down, layer by layer, and the new tokens across, each at the step that chose it."
+_ENTROPY = "Low entropy: the head looks at few positions; high: its attention is spread out."
+_LOOKED = (
+    "Where each head looked when the first new token was chosen: heads down, positions across. The larger and darker a "
+    "dot, the more attention; only each head's strongest positions are drawn."
+)
+_PRIVATE = (
+    "Colour is the private part's share of what a head adds to the residual stream: at 0 all of it comes from what "
+    "heads share."
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -119,16 +129,21 @@ class Probe(Result):
         """Return the table, the strongest positions and the tokens."""
         return {self.stem: self.table, "strongest": self.strongest, "tokens": self.tokens}
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return entropy by head and step, where the first new token looked, each span's mass, and private shares."""
-        drawn: dict[str, Callable[[], Figure]] = {"entropy.png": lambda: self.map("entropy", "entropy (nats)")}
+        drawn = {"entropy.png": Picture(lambda: self.map("entropy", "entropy (nats)"), f"{_MAP} {_ENTROPY}")}
         if len(self.strongest):
-            drawn["looked.png"] = self.looked
+            drawn["looked.png"] = Picture(self.looked, _LOOKED)
         for span in self.record["spans"]:
             name = span["name"]
-            drawn[f"span-{name}.png"] = lambda name=name: self.map(f"mass_{name}", f"attention to {name}", top=1.0)
+            drawn[f"span-{name}.png"] = Picture(
+                lambda name=name: self.map(f"mass_{name}", f"attention to {name}", top=1.0),
+                f"{_MAP} Colour is the share of a head's attention that goes to the span {name}.",
+            )
         if "private_share" in self.table:
-            drawn["private-share.png"] = lambda: self.map("private_share", "private share of the output", top=1.0)
+            drawn["private-share.png"] = Picture(
+                lambda: self.map("private_share", "private share of the output", top=1.0), f"{_MAP} {_PRIVATE}"
+            )
         return drawn
 
     def map(self, column: str, label: str, top: float | None = None) -> Figure:

@@ -50,8 +50,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links to a stored notebook lead to its page."""
-    return re.sub(r"\]\(\.\./notebooks/([\w-]+)\.ipynb\)", r"](notebooks/\1.md)", markdown)
+    """Let links to stored notebooks lead to their pages."""
+    markdown = re.sub(r"\]\(\.\./notebooks/([\w-]+)\.ipynb\)", r"](notebooks/\1.md)", markdown)
+    return re.sub(r"\]\(\.\./notebooks/(README\.md)?\)", f"]({INDEX})", markdown)
 
 
 def _run(notebook: Any, root: Path) -> None:
