@@ -222,6 +222,16 @@ def _written_whole(path: Path, write: Callable[[Path], Any]) -> Path:
     return path
 
 
+def paged(
+    name: str, pages: Sequence[list[int]], draw: Callable[[list[int]], Figure], caption: str
+) -> dict[str, Picture]:
+    """Return a picture for each page of layers: NAME.png, or where there are several NAME-1.png, NAME-2.png and on."""
+    files = [f"{name}.png"] if len(pages) == 1 else [f"{name}-{number}.png" for number in range(1, len(pages) + 1)]
+    return {
+        file: Picture(lambda layers=layers: draw(layers), caption) for file, layers in zip(files, pages, strict=True)
+    }
+
+
 def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a table's rows for strict JSON."""
     return [{str(key): plain(value) for key, value in row.items()} for row in table.to_dict("records")]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .shared import Json, claim, give_saved, mistakes, progress
+from .shared import Html, Json, claim, give_saved, mistakes, progress
 
 
 def ablate(
@@ -53,6 +53,7 @@ def ablate(
         Path | None,
         typer.Option(help="Save tables and the heat map here; a killed sweep goes on from here.", file_okay=False),
     ] = None,
+    html: Html = None,
     json: Json = False,
 ) -> None:
     """Disturb one head after another, and measure what changes in a task, beside controls."""
@@ -63,7 +64,7 @@ def ablate(
         from ..interventions.tasks import named
         from ..training.corpus import documents
 
-        claim(out)
+        claim(out, html)
         source = checkpoint or DEFAULT
         if device_map is not None and not bridge:
             raise ValueError("--device-map is for models in the bridge: give --bridge, too")
@@ -92,7 +93,7 @@ def ablate(
                 progress=tick,
             )
         if result is not None:  # one of several processes prints
-            give_saved(result, out, as_json=json)
+            give_saved(result, out, as_json=json, html=html)
 
 
 def _heads(text: str) -> str | tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .shared import Json, claim, give, mistakes
+from .shared import Html, Json, claim, give, mistakes
 
 if TYPE_CHECKING:
     from typer import Context as _Context
@@ -36,6 +36,7 @@ def budget(
     ] = "h200",
     out: Annotated[Path | None, typer.Option(help="Save tables (JSON, CSV, parquet) here.", file_okay=False)] = None,
     plot: Annotated[bool, typer.Option("--plot", help="With --out: draw the pictures, too.")] = False,
+    html: Html = None,
     json: Json = False,
 ) -> None:
     """Cache, parameters, arithmetic and a floor under the time of attention variants, before anyone trains them."""
@@ -55,9 +56,9 @@ def budget(
             raise ValueError("--plot needs a directory to draw into: give one with --out")
         if preset is not None:
             preset_models(preset)
-        claim(out)
+        claim(out, html)
         result = budget(*given, lengths=lengths, devices=devices, device=device)
-        give(result, out, as_json=json, pictures=plot)
+        give(result, out, as_json=json, pictures=plot, html=html)
 
 
 def audit(
@@ -72,11 +73,12 @@ def audit(
     out: Annotated[
         Path | None, typer.Option(help="Save the checks (JSON, CSV, parquet) here.", file_okay=False)
     ] = None,
+    html: Html = None,
     json: Json = False,
 ) -> None:
     """Recompute printed figures: what cannot be true together, and which settings would explain it."""
     with mistakes():
         from ..budgets import audit
 
-        claim(out)
-        give(audit(table), out, as_json=json)
+        claim(out, html)
+        give(audit(table), out, as_json=json, html=html)

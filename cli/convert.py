@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .shared import Json, claim, give, mistakes, progress
+from .shared import Html, Json, claim, give, mistakes, progress
 
 
 def convert(
@@ -41,13 +41,14 @@ def convert(
     out: Annotated[
         Path | None, typer.Option(help="Save the tables (JSON, CSV, parquet) here, too.", file_okay=False)
     ] = None,
+    html: Html = None,
     json: Json = False,
 ) -> None:
     """Turn a trained model into LRKV, or pool its keys and values to GQA or MQA; says what it costs."""
     with mistakes():
         from ..conversion import convert
 
-        claim(out)
+        claim(out, html)
         with progress("converting") as tick:
             result = convert(
                 checkpoint,
@@ -65,6 +66,6 @@ def convert(
                 seed=seed,
                 progress=tick,
             )
-        give(result, out, as_json=json)
+        give(result, out, as_json=json, html=html)
         if not json:
             typer.echo(f"wrote {destination}")

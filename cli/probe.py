@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .shared import Json, claim, give, mistakes, progress
+from .shared import Html, Json, claim, give, mistakes, progress
 
 
 class ViaOption(StrEnum):
@@ -44,20 +44,21 @@ def probe(
     out: Annotated[
         Path | None, typer.Option(help="Save tables (JSON, CSV, parquet) and pictures here.", file_okay=False)
     ] = None,
+    html: Html = None,
     json: Json = False,
 ) -> None:
     """Generate, and see what every head looked at when each token was chosen."""
     with mistakes():
         if (prompt is None) == (needle is None):
             raise ValueError("give --prompt TEXT, or --needle DISTANCES")
-        claim(out)
+        claim(out, html)
         from .. import probing
 
         if needle is not None:
             distances = _numbers("--needle", needle)
             with progress("needles") as tick:
                 result = probing.needle(checkpoint, distances=distances, samples=samples, seed=seed, progress=tick)
-            return give(result, out, as_json=json)
+            return give(result, out, as_json=json, html=html)
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
         run = probing.probe if via is ViaOption.headscope else probing.probe_transformers
         result = run(
@@ -71,7 +72,7 @@ def probe(
         )
         if not json:
             typer.echo("\n")
-        return give(result, out, as_json=json)
+        return give(result, out, as_json=json, html=html)
 
 
 def _harmless(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .shared import Json, claim, give, give_saved, mistakes, progress
+from .shared import Html, Json, claim, give, give_page, give_saved, mistakes, progress
 
 
 class CircuitOption(StrEnum):
@@ -72,6 +72,7 @@ def report(
             file_okay=False,
         ),
     ] = None,
+    html: Html = None,
     json: Json = False,
 ) -> None:
     """Effective rank of every layer's heads, beside its bounds and its null."""
@@ -82,7 +83,7 @@ def report(
 
         if edit is not None and text is None:
             raise ValueError("--edit changes what heads do on a text: give one with --text")
-        claim(out)
+        claim(out, html)
         source = checkpoint or DEFAULT
         followed = is_run(source)
         if followed and text is not None:
@@ -101,9 +102,10 @@ def report(
                 progress=tick,
             )
         if seen is None:
-            give_saved(result, out, as_json=json)
+            give_saved(result, out, as_json=json, html=html)
         else:
             _give_both(result, seen, out, as_json=json)
+            give_page([result, seen], html, as_json=json)
 
 
 def _behaviour(source: str, text: Path, edit: str | None, layers: str | None) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,15 +12,34 @@ from typing import Annotated, Any
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print the JSON and nothing else.")]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", help="Write one HTML file with everything here, to look at or to send.", metavar="FILE"),
+]
 
 
-def claim(out: Path | None) -> None:
+def claim(out: Path | None, html: Path | None = None) -> None:
     """Make the directory to save to: a place that cannot be written to is better known before the work."""
     if out is not None:
         out.expanduser().mkdir(parents=True, exist_ok=True)
+    if html is not None:
+        _claim_file(html.expanduser())
 
 
-def give(result: Any, out: Path | None, *, as_json: bool, pictures: bool = True) -> None:
+def _claim_file(path: Path) -> None:
+    if path.is_dir():
+        raise ValueError(f"--html should be a file but {path} is a directory: try {path / 'page.html'}")
+    if not path.parent.is_dir():
+        raise ValueError(f"--html {path} cannot be written: there is no directory {path.parent}")
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.touch()
+    except OSError as error:
+        raise ValueError(f"--html {path} cannot be written: {error.strerror}") from None
+    part.unlink(missing_ok=True)  # another process of the same sweep may have been quicker
+
+
+def give(result: Any, out: Path | None, *, as_json: bool, pictures: bool = True, html: Path | None = None) -> None:
     """Print a result, as JSON or for people, and save it if asked."""
     if as_json:
         sys.stdout.write(result.to_json() + "\n")
@@ -31,13 +50,26 @@ def give(result: Any, out: Path | None, *, as_json: bool, pictures: bool = True)
     for path in [] if out is None else result.save(out, pictures=pictures):
         if not as_json:
             typer.echo(f"wrote {path}")
+    give_page([result], html, as_json=as_json)
 
 
-def give_saved(result: Any, out: Path | None, *, as_json: bool) -> None:
+def give_saved(result: Any, out: Path | None, *, as_json: bool, html: Path | None = None) -> None:
     """Print a result that its verb has saved already."""
     give(result, None, as_json=as_json)
     for name in [] if out is None or as_json else result.files():
         typer.echo(f"wrote {out / name}")
+    give_page([result], html, as_json=as_json)
+
+
+def give_page(results: Sequence[Any], html: Path | None, *, as_json: bool) -> None:
+    """Write results to one page if asked."""
+    if html is None:
+        return
+    from ..results import save_html_page
+
+    path = save_html_page(results, html)
+    if not as_json:
+        typer.echo(f"wrote {path}")
 
 
 @contextmanager

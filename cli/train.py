@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .shared import Json, claim, give, mistakes, progress
+from .shared import Html, Json, claim, give, mistakes, progress
 
 
 def train(
@@ -71,13 +71,14 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="Save tables (JSON, CSV, parquet) and the picture here.", file_okay=False)
     ] = None,
+    html: Html = None,
     json: Json = False,
 ) -> None:
     """Compare matched models: loss against cache, diversity against null, with intervals over seeds."""
     with mistakes():
         from ..training import compare
 
-        claim(out)
+        claim(out, html)
         with progress("measuring runs") as tick:
             result = compare(runs, offsets=offsets, null=null, progress=tick)
-        give(result, out, as_json=json)
+        give(result, out, as_json=json, html=html)

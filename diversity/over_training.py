@@ -17,12 +17,13 @@ from ..checkpoints.runs import open_run
 from ..errors import CheckpointError
 from ..models.layers import parse_layers
 from ..plots import over_training as draw_over_training
+from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import over_training_table
 from ..results import Picture, Result, source_of
 from ..unfinished import Unfinished
 from .offsets import Offsets
 from .result import COLUMNS as LAYER_COLUMNS
-from .result import block_title, describe_settings, draws_beside, told_apart
+from .result import MEANING, block_title, describe_settings, draws_beside, told_apart
 from .settings import Circuit, Progress, Settings, Steps, kinds_of_layers
 from .spectra import Definition
 
@@ -35,6 +36,7 @@ _CAPTION = (
     "Effective rank by training step, in percent of its cap: thick lines are means over layers, thin ones single "
     "layers, grey is the null of random layers. Below the grey, heads are more alike than random ones; above, less."
 )
+_SHOWN = ("step", "circuit", "part", "erank_pct_heads", "erank_centred_pct_cap", "erank", "null_low", "null_high")
 COLUMNS = ("step", *LAYER_COLUMNS)
 """Columns of a trajectory's table: a report's, for each saved step."""
 
@@ -95,24 +97,34 @@ class Trajectory(Result):
             )
         return "\n".join(lines)
 
-    def terminal(self) -> tuple[list[Table], list[str]]:
-        """Return the means by step, what was measured, and what it shows."""
+    def measured(self) -> list[str]:
+        """Return which run was followed, and how."""
         state = "finished" if self.record["finished"] else "not finished"
         steps = self.record["steps"]
-        measured = (
-            f"{self.record['run']} ({len(steps)} saved steps, {state}): "
-            f"{self.record['config']['attention']['variant'].upper()}, {describe_settings(self.record)}"
-        )
-        lines = [measured, *self.summary().splitlines(), *self.reading().splitlines()]
+        variant = self.record["config"]["attention"]["variant"].upper()
+        settings = describe_settings(self.record)
+        return [f"{self.record['run']} ({len(steps)} saved steps, {state}): {variant}, {settings}"]
+
+    def meaning(self) -> dict[str, str]:
+        """Return what a report's columns hold, and the step."""
+        return {"step": "optimiser steps when the weights were saved", **MEANING}
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return the means over layers."""
+        return pd.DataFrame(self.means()[list(_SHOWN)]), "means over layers, by step"
+
+    def terminal(self) -> tuple[list[Table], list[str]]:
+        """Return the means by step, what was measured, and what it shows."""
+        lines = [*self.measured(), *self.summary().splitlines(), *self.reading().splitlines()]
         return [over_training_table(self.means(), self.log)], lines
 
     def pictures(self) -> dict[str, Picture]:
         """Return the figure of a trajectory."""
         return {"over-training.png": Picture(self.plot, _CAPTION)}
 
-    def plot(self) -> Figure:
+    def plot(self, ax: OnAxes = None) -> Figure:
         """Draw effective rank by step against its caps and null, with the loss and the induction score beside it."""
-        return draw_over_training(self.table, self.log)
+        return figure_of(draw_over_training(self.table, self.log, ax=ax))
 
     def _blocks(self, table: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
         keys = dict.fromkeys(zip(table["circuit"], table["part"], strict=True))

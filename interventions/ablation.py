@@ -18,7 +18,8 @@ from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.opening import Source, model_of
 from ..models.hooked import HookedModel
 from ..models.layers import parse_layers
-from ..plots import effect_map
+from ..plots import effect_intervals, effect_map
+from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import ablation_table
 from ..results import Picture, Result, source_of
 from ..training.corpus import documents
@@ -29,7 +30,7 @@ from .paths import view
 from .plan import ALL, LayerScores, Plan
 from .statistics import FLIPS
 from .sweep import Sweep
-from .tabulate import LEVEL, effect_table, sample_table
+from .tabulate import LEVEL, MEANING, effect_table, sample_table
 from .tasks import Task, named
 from .workers import Workers, workers
 
@@ -39,9 +40,20 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int, str], None]
 
+_SAMPLES = {
+    "sample": "which sample of the task",
+    "clean": "score without the edit (nats)",
+    "edited": "score with it",
+    "random": "score with a random direction of the same norm instead",
+}
+_SHOWN = ("layer", "head", "effect", "low", "high", "q", "random_effect", "beyond_q", "shared_effect", "significant")
 _CAPTION = (
     "Layers down, heads across. Colour is the change of the score under the edit: where it is below zero, the task "
     "suffers. A dot marks what matters beyond a random direction of the same norm; hatched cells have no value."
+)
+_INTERVALS_CAPTION = (
+    "The strongest effects, largest first: the edit's, beside that of a random direction of the same norm and of the "
+    "same edit on what all heads of the layer share. Bars are intervals; a bold name and a filled point are significant."
 )
 
 
@@ -117,26 +129,46 @@ class Ablation(Result):
             )
         return "\n".join(lines)
 
+    def measured(self) -> list[str]:
+        """Return what the score is, and what is to be noted about path and task."""
+        record = self.record
+        lines = [f"Score: {record['task']['score']}."]
+        lines += [f"Path {record['path']}: {record['convention']}."] if record["convention"] else []
+        return lines + ([record["task"]["note"]] if record["task"]["note"] else [])
+
+    def meaning(self) -> dict[str, str]:
+        """Return `tabulate.MEANING` and what the samples' columns hold."""
+        return {**MEANING, **_SAMPLES}
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return the cells with the largest effects."""
+        rows = self.table.sort_values("effect", key=abs, ascending=False, kind="stable")
+        return pd.DataFrame(rows[list(_SHOWN)]), "the largest effects first"
+
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the table, what was done, and what it shows."""
-        record = self.record
-        lines = [f"{self.title()}: {record['task']['score']}."]
-        lines += [f"Path {record['path']}: {record['convention']}."] if record["convention"] else []
-        lines += [record["task"]["note"]] if record["task"]["note"] else []
-        lines += [*self.summary().splitlines(), *self.reading().splitlines()]
-        return [ablation_table(self.table, cell=record["cells"])], lines
+        lines = [self.title(), *self.measured(), *self.summary().splitlines(), *self.reading().splitlines()]
+        return [ablation_table(self.table, cell=self.record["cells"])], lines
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the table and the samples."""
         return {self.stem: self.table, "samples": self.samples}
 
     def pictures(self) -> dict[str, Picture]:
-        """Return the heat map."""
-        return {"effects.png": Picture(self.plot, _CAPTION)}
+        """Return the heat map, and the strongest effects with their intervals."""
+        drawn = {"effects.png": Picture(self.plot, _CAPTION)}
+        if self.table["effect"].notna().any():
+            drawn["intervals.png"] = Picture(self.plot_intervals, _INTERVALS_CAPTION)
+        return drawn
 
-    def plot(self) -> Figure:
+    def plot(self, ax: OnAxes = None) -> Figure:
         """Draw the effects, layers by heads, with what is significant marked."""
-        return effect_map(self.table, title=self.title(), unit="nats", cell=self.record["cells"])
+        return figure_of(effect_map(self.table, title=self.title(), unit="nats", cell=self.record["cells"], ax=ax))
+
+    def plot_intervals(self, top: int = 20, *, ax: OnAxes = None) -> Figure:
+        """Draw the strongest effects with their intervals, each beside its controls."""
+        drawn = effect_intervals(self.table, top=top, title=self.title(), cell=self.record["cells"], ax=ax)
+        return figure_of(drawn)
 
 
 def ablate(

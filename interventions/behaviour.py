@@ -18,6 +18,7 @@ from ..checkpoints.opening import Source, model_of
 from ..models.hooked import HookedModel
 from ..models.layers import parse_layers
 from ..plots import effect_map
+from ..plots.panels import figure_of
 from ..plots.terminal import behaviour_table
 from ..results import Picture, Result, source_of
 from . import patterns
@@ -38,6 +39,20 @@ CHANGES = ("where", "what")
 how much because it brings something else, ``|z' - A' V| / |A V|``, which is ``|A' (V' - V)| / |A V|`` unless the edit
 is at its output (root mean squares over tokens)."""
 CKA_SAMPLES = 512
+MEANING = {
+    "layer": "which layer",
+    "head": "which head",
+    "entropy": "entropy of its attention (nats): 0 looks at one position only",
+    "distance": "how many positions back it looks, on average",
+    "previous": "share of its attention to the token before",
+    "duplicate": "share of its attention to earlier equal tokens",
+    "induction": "share of its attention to what followed earlier equal tokens",
+    "agreement": "how much of its attention agrees with another head of its layer (mean over the others)",
+    "cka": "debiased CKA of its output with another head's (mean over the others)",
+    "where": "how much of its output changes because it looks elsewhere, over the output's size",
+    "what": "how much of its output changes because it brings something else, over the output's size",
+}
+"""Column of a behaviour's table -> what it holds."""
 _CAPTIONS = {
     "induction": "Colour is the share of a head's attention that goes to what followed earlier equal tokens.",
     "where": "Colour is how much of its output changes because the head looks elsewhere, as a share of it.",
@@ -88,10 +103,23 @@ class Behaviour(Result):
                 lines.append(f"{found[0]} {words} most: {100 * found[1]:.0f} % of its output.")
         return "\n".join(lines)
 
+    def measured(self) -> list[str]:
+        """Return how much text there was."""
+        return [f"{self.record['tokens']:,} tokens in {self.record['rows']} rows."]
+
+    def meaning(self) -> dict[str, str]:
+        """Return what the columns hold; with an edit also after it."""
+        after = {f"{name}_edited": f"{MEANING[name]}; under the edit" for name in MEASURES}
+        return {**MEANING, **after}
+
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the table, and what it shows."""
-        lines = [f"{self.title()}: {self.record['tokens']:,} tokens in {self.record['rows']} rows."]
-        return [behaviour_table(self.table)], [*lines, *self.summary().splitlines(), *self.reading().splitlines()]
+        return [behaviour_table(self.table)], [
+            self.title(),
+            *self.measured(),
+            *self.summary().splitlines(),
+            *self.reading().splitlines(),
+        ]
 
     def pictures(self) -> dict[str, Picture]:
         """Return a map of induction scores and, with an edit, of what changed."""
@@ -109,7 +137,8 @@ class Behaviour(Result):
 
     def _map(self, column: str, title: str, unit: str) -> Figure:
         table = self.table[["layer", "head"]].assign(effect=self.table[column], significant=False)
-        return effect_map(pd.DataFrame(table), title=f"{self.title()}: {title}", unit=unit, name=column, marked=False)
+        words = {"title": f"{self.title()}: {title}", "unit": unit, "name": column}
+        return figure_of(effect_map(pd.DataFrame(table), marked=False, **words))
 
 
 def _largest(table: pd.DataFrame, column: str) -> tuple[str, float] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +19,7 @@ from ..models.layers import parse_layers
 from ..plots import routing_maps
 from ..plots.panels import OnAxes, figure_of
 from ..plots.routing_table import routing_table
-from ..results import Result, source_of
+from ..results import Picture, Result, source_of
 from . import patterns
 from .applying import apply
 from .edits import Edit
@@ -33,6 +33,10 @@ SHOWN = 10
 """Pairs of query and key in the terminal's table."""
 UNMOVED = 1e-5
 """Total variation below which a pattern is the same: what another order of sums makes of it."""
+_CAPTION = (
+    "Each row is a query, each column a key that it may look at (grey lies in its future); a row's weights sum to 1. "
+    "Left without the edit, in the middle with it, right the change: red is looked at more under the edit, blue less."
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -47,8 +51,8 @@ class Routing(Result):
     tokens
         One row a position: ``position``, ``token``, ``text``.
     record
-        What was run: checkpoint, layer, head, edit; ``entropy``, ``distance`` (means over queries, in nats and positions)
-        and ``moved`` (mean total variation, 0 to 1).
+        What was run: checkpoint, layer, head, edit; ``entropy`` and ``distance`` before and after (means over queries,
+        in nats and positions), and ``moved`` (mean total variation, 0 to 1).
     """
 
     tokens: pd.DataFrame
@@ -105,9 +109,9 @@ class Routing(Result):
         """Return the table and the tokens."""
         return {self.stem: self.table, "tokens": self.tokens}
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return the patterns before and after, and their difference."""
-        return {"routing.png": self.plot}
+        return {"routing.png": Picture(self.plot, _CAPTION)}
 
     def plot(self, ax: OnAxes = None) -> Figure:
         """Draw the pattern before and after the edit, and the change; on three axes of the caller's, if given."""
@@ -136,7 +140,7 @@ def routing(
     origin: dict[str, Any] | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> Routing:
-    """Return where a head looks on a text, before and after an edit.
+    r"""Return where a head looks on a text, before and after an edit.
 
     Parameters
     ----------
@@ -164,12 +168,12 @@ def routing(
     TokenizerError
         If a text comes and the model has no tokenizer.
     ValueError, IndexError
-        If the text is empty or longer than the model's context, the layer or head does not exist, or the edit cannot be.
+        If the text is empty or longer than the model's context, a layer or head does not exist, or the edit cannot be.
 
     Examples
     --------
     >>> import headscope as hs
-    >>> found = hs.routing("lrkv", "def f(a):\\n    return a\\n", layer=3, head=3, edit="shuffle:k_private:3:3")
+    >>> found = hs.routing("lrkv", "def f(a):\n    return a\n", layer=3, head=3, edit="shuffle:k_private:3:3")
     >>> bool(found.record["moved"] > 0.01)
     True
     """

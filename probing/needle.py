@@ -19,6 +19,7 @@ from ..kernels import Probes
 from ..models.generation import Sampling, stream
 from ..models.hooked import HookedModel
 from ..plots import effect_map
+from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import needle_table
 from ..results import Picture, Result, source_of
 from ..training.corpus import documents
@@ -33,7 +34,26 @@ SHOWN = 8
 DISTRACTORS = 4
 """Other pairs beside the needle."""
 Q = 0.05
-NEEDLE_CAPTION = (
+MEANING = {
+    "distance": "tokens between the needle and the repeated key",
+    "layer": "which layer",
+    "head": "which head",
+    "mass": "attention to the needle when the answer is chosen, mean over samples",
+    "even": "what attention to all positions alike would give it",
+    "effect": "mass minus even",
+    "low": "lower end of the effect's 95 % interval",
+    "high": "upper end of the effect's 95 % interval",
+    "n": "samples",
+    "p": "chance of an effect as large from even attention (sign-flip test)",
+    "q": "p after Benjamini and Hochberg's correction over the heads of a distance",
+    "status": "ok, or what is to be known about the test",
+    "significant": f"q below {Q:g}",
+    "samples": "needles at this distance",
+    "right": "how often the answer is better than the other values",
+    "chance": "how often it would be by chance",
+}
+"""Column -> what it holds."""
+_CAPTION = (
     "Layers down, heads across. Colour is the attention to the needle above what even attention to all positions would "
     f"give it; a dot marks heads whose attention is above that beyond chance (q < {Q:g})."
 )
@@ -97,6 +117,20 @@ class Needle(Result):
         shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
         return f"Heads that give the needle more than even attention would, at every distance (q < {Q:g}): {shown}."
 
+    def measured(self) -> list[str]:
+        """Return how many needles there were among what."""
+        record = self.record
+        lines = [f"{record['samples']} sequences, each with {record['distractors']} other pairs beside the needle."]
+        return lines + ([record["note"]] if record["note"] else [])
+
+    def meaning(self) -> dict[str, str]:
+        """Return what the columns hold."""
+        return MEANING
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return the heads that look at the needle most."""
+        return self.table.sort_values("effect", ascending=False, kind="stable"), "most attention above even first"
+
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the heads that look at it most, and what they show."""
         return [needle_table(self.table, SHOWN)], [*self.summary().splitlines(), self.reading()]
@@ -108,17 +142,16 @@ class Needle(Result):
     def pictures(self) -> dict[str, Picture]:
         """Return a map of layers and heads a distance."""
         return {
-            f"needle-{distance}.png": Picture(lambda distance=distance: self.plot(distance), NEEDLE_CAPTION)
+            f"needle-{distance}.png": Picture(lambda distance=distance: self.plot(distance), _CAPTION)
             for distance in sorted(set(self.table["distance"]))
         }
 
-    def plot(self, distance: int) -> Figure:
+    def plot(self, distance: int, *, ax: OnAxes = None) -> Figure:
         """Draw who looks at a needle so many tokens back."""
         rows = pd.DataFrame(self.table[self.table["distance"] == distance])
         rows = rows.assign(significant=rows["significant"] & (rows["effect"] > 0))  # who finds it, as in the table
-        return effect_map(
-            rows, title=f"{self.title()}, {distance} tokens back", unit="share", name="attention above even"
-        )
+        words = {"title": f"{self.title()}, {distance} tokens back", "unit": "share", "name": "attention above even"}
+        return figure_of(effect_map(rows, ax=ax, **words))
 
 
 def needle(

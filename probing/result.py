@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
-from ..plots.generation import looked_map, step_map
+from ..plots.generation import head_pages, looked_map, step_map
+from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import probe_table
-from ..results import Picture, Result
+from ..results import Picture, Result, paged
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,11 +21,34 @@ if TYPE_CHECKING:
 SHOWN = 12
 """Heads in the terminal's table."""
 
+MEANING = {
+    "step": "step 0 chose the first new token",
+    "query_pos": "position whose query looked",
+    "layer": "which layer",
+    "head": "which head",
+    "entropy": "entropy of its attention (nats): 0 looks at one position only",
+    "distance": "how many positions back it looks, on average",
+    "lift_shared": "how far the shared part of the score lifts what it looks at above the average position (nats)",
+    "lift_private": "the same of the private part",
+    "output_shared": "length of the shared part of what the head adds to the residual stream",
+    "output_private": "length of the private part of it",
+    "private_share": "the private part's share of both lengths",
+    "top_position": "the position that it looks at most",
+    "top_weight": "its attention to that position",
+    "place": "0 is the strongest position",
+    "key_pos": "the position looked at",
+    "weight": "attention to it",
+    "position": "position in the sequence",
+    "token": "the token's number",
+    "text": "the token's text",
+    "new": "whether it was generated",
+}
+"""Column -> what it holds."""
 _MAP = "Heads down, layer by layer, and the new tokens across, each at the step that chose it."
 _ENTROPY = "Low entropy: the head looks at few positions; high: its attention is spread out."
 _LOOKED = (
-    "Where each head looked when the first new token was chosen: heads down, positions across. The larger and darker a "
-    "dot, the more attention; only each head's strongest positions are drawn."
+    "Where each head looked when the first new token was chosen: heads down, positions across. The darker a cell, the "
+    "more attention; white is what is not among a head's strongest positions."
 )
 _PRIVATE = (
     "Colour is the private part's share of what a head adds to the residual stream: at 0 all of it comes from what "
@@ -112,16 +137,32 @@ class Probe(Result):
             f"{lifted['lift_shared']:.2f}."
         )
 
+    def measured(self) -> list[str]:
+        """Return what it went on from."""
+        chosen = self.record["sampling"]
+        how = "the likeliest token each time" if not chosen["temperature"] else f"sampled, {chosen}"
+        prompt = self.record["prompt"]
+        return [f"Prompt: {prompt!r}; {how}." if prompt else f"Prompt of tokens; {how}."]
+
+    def meaning(self) -> dict[str, str]:
+        """Return what the columns hold, those of each span too."""
+        spans = {f"mass_{span['name']}": f"attention to the span {span['name']}" for span in self.record["spans"]}
+        return {**MEANING, **spans}
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return the heads that matter when the first new token is chosen."""
+        rows, by = self._ranked()
+        return rows, f"when the first new token was chosen, {by}"
+
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the heads that matter at the first new token, and what they show."""
-        first = self._first()
-        by = f"mass_{self.record['spans'][0]['name']}" if self.record["spans"] else "top_weight"
-        shown = first.sort_values(by, ascending=False).head(SHOWN) if by in first else first.head(SHOWN)
+        first, by = self._ranked()
+        shown = first.head(SHOWN)
         names = {int(row["position"]): row["text"] for row in self.tokens.to_dict("records")}
         spans = [span["name"] for span in self.record["spans"]]
         title = f"What heads looked at when {self._token(self.record['prompt_tokens'])!r} was chosen"
         if len(first) > len(shown):
-            title += f" ({len(shown)} of {len(first)} heads, by {by.replace('_', ' ')})"
+            title += f" ({len(shown)} of {len(first)} heads, {by})"
         lines = [*self.summary().splitlines(), self.reading()]
         return [probe_table(pd.DataFrame(shown), names, spans, title)], lines
 
@@ -131,36 +172,53 @@ class Probe(Result):
 
     def pictures(self) -> dict[str, Picture]:
         """Return entropy by head and step, where the first new token looked, each span's mass, and private shares."""
-        drawn = {"entropy.png": Picture(lambda: self.map("entropy", "entropy (nats)"), f"{_MAP} {_ENTROPY}")}
+        pages = head_pages(zip(self.table["layer"], self.table["head"], strict=True))
+
+        def maps(file: str, column: str, label: str, caption: str, top: float | None = None) -> dict[str, Picture]:
+            return paged(file, pages, lambda layers: self.map(column, label, top, layers=layers), f"{_MAP} {caption}")
+
+        drawn = maps("entropy", "entropy", "entropy (nats)", _ENTROPY)
         if len(self.strongest):
-            drawn["looked.png"] = Picture(self.looked, _LOOKED)
-        for span in self.record["spans"]:
-            name = span["name"]
-            drawn[f"span-{name}.png"] = Picture(
-                lambda name=name: self.map(f"mass_{name}", f"attention to {name}", top=1.0),
-                f"{_MAP} Colour is the share of a head's attention that goes to the span {name}.",
-            )
+            drawn |= paged("looked", pages, lambda layers: self.looked(layers=layers), _LOOKED)
+        for name in (span["name"] for span in self.record["spans"]):
+            caption = f"Colour is the share of a head's attention that goes to the span {name}."
+            drawn |= maps(f"span-{name}", f"mass_{name}", f"attention to {name}", caption, 1.0)
         if "private_share" in self.table:
-            drawn["private-share.png"] = Picture(
-                lambda: self.map("private_share", "private share of the output", top=1.0), f"{_MAP} {_PRIVATE}"
-            )
+            drawn |= maps("private-share", "private_share", "private share of the output", _PRIVATE, 1.0)
         return drawn
 
-    def map(self, column: str, label: str, top: float | None = None) -> Figure:
-        """Draw a column of the table, heads down and new tokens across."""
+    def map(
+        self,
+        column: str,
+        label: str,
+        top: float | None = None,
+        *,
+        layers: Sequence[int] | None = None,
+        ax: OnAxes = None,
+    ) -> Figure:
+        """Draw a column of the table, heads down and new tokens across; of all layers, or of some on the same scale."""
         new = self.tokens[self.tokens["new"]]["text"].tolist()
-        return step_map(self.table, column, label=label, tokens=new, title=f"{self.title()}: {label}", top=top)
+        words = {"label": label, "title": f"{self.title()}: {label}"}
+        return figure_of(step_map(self.table, column, tokens=new, top=top, layers=layers, ax=ax, **words))
 
-    def looked(self, step: int = 0) -> Figure:
-        """Draw where each head looked when a step's token was chosen."""
+    def looked(self, step: int = 0, *, layers: Sequence[int] | None = None, ax: OnAxes = None) -> Figure:
+        """Draw where each head looked when a step's token was chosen; of all layers, or of some."""
         upto = self.tokens[self.tokens["position"] < self.record["prompt_tokens"] + step]
         rows = pd.DataFrame(self.strongest[self.strongest["step"] == step])
         chosen = self._token(self.record["prompt_tokens"] + step)
         title = f"{self.title()}: where heads looked when {chosen!r} was chosen"
-        return looked_map(rows, upto["text"].tolist(), title=title)
+        return figure_of(looked_map(rows, upto["text"].tolist(), title=title, layers=layers, ax=ax))
 
     def _first(self) -> pd.DataFrame:
         return pd.DataFrame(self.table[self.table["step"] == 0])
+
+    def _ranked(self) -> tuple[pd.DataFrame, str]:
+        """Return the first new token's rows with what looks hardest first, and by what."""
+        first = self._first()
+        by = f"mass_{self.record['spans'][0]['name']}" if self.record["spans"] else "top_weight"
+        if by not in first:
+            return first, "by layer"
+        return first.sort_values(by, ascending=False), f"by {by.replace('_', ' ')}"
 
     def _token(self, position: int) -> str:
         return str(self.tokens["text"].iloc[position])

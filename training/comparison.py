@@ -20,8 +20,10 @@ from ..models.config import ModelConfig
 from ..models.hooked import n_parameters
 from ..models.variant import ELEMENT_BYTES, RANK_MULTIPLE
 from ..plots import loss_against_cache
+from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import comparison_tables
 from ..results import Picture, Result, source_of
+from .columns import MEANING, MEASURED
 from .kept import last_report
 from .run import TrainingError
 from .seeds import first_reached, holm, mean_interval
@@ -34,22 +36,19 @@ SAME_PARAMETERS = 0.01
 """Models whose numbers of parameters differ by no more than this share count as equally large."""
 CONTROLS = ("backbone", "parameters")
 
-MEASURED = (
-    "loss",
-    "bits_per_byte",
-    "induction",
-    "repeated_loss",
-    "qk_erank_pct_heads",
-    "qk_centred_pct_cap",
-    "ov_erank_pct_heads",
-    "ov_centred_pct_cap",
-    "seconds",
-)
-"""What differs between seeds. ``loss`` is cross-entropy in nats a token and ``bits_per_byte`` the same by byte, both of
-the test split; ``induction`` the best head's score and ``repeated_loss`` the loss on the second copy of a random block;
-percentages are means over layers of the last step."""
 SIZES = ("parameters", "kv_parameters", "cache_bytes", "cache_bytes_physical")
 """What a model has whatever its seed; cache in bytes a token over all layers."""
+_SHOWN = (
+    "control",
+    "model",
+    "seeds",
+    "cache_bytes",
+    "parameters",
+    "loss_mean",
+    "loss_low",
+    "loss_high",
+    "bits_per_byte_mean",
+)
 _CAPTION = (
     "Further left is a smaller cache, further down a lower test loss. Small dots are runs, the larger marker is the "
     "mean over a model's seeds and the bar its 95 % interval; whether two models differ is tested seed by seed, in the "
@@ -123,11 +122,23 @@ class Comparison(Result):
             f"Same {control}, inside the seeds' spread: {'; '.join(inside) or 'no pair'}.",
         ]
 
-    def terminal(self) -> tuple[list[Table], list[str]]:
-        """Return the tables a control, what needs no network beside them, and which differences stand."""
+    def measured(self) -> list[str]:
+        """Return what the same test split costs without a network."""
         known = self.record["baselines_bits_per_byte"]
         without = ", ".join(f"{name} {value:.3f}" for name, value in known.items())
-        lines = [f"The same test split without a network, bits/byte: {without}.", *self.reading().splitlines()]
+        return [f"The same test split without a network, bits/byte: {without}."]
+
+    def meaning(self) -> dict[str, str]:
+        """Return what the columns hold."""
+        return MEANING
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return loss and cache."""
+        return pd.DataFrame(self.table[list(_SHOWN)]), ""
+
+    def terminal(self) -> tuple[list[Table], list[str]]:
+        """Return the tables a control, what needs no network beside them, and which differences stand."""
+        lines = [*self.measured(), *self.reading().splitlines()]
         return comparison_tables(self.table, self.reach), lines
 
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -139,9 +150,9 @@ class Comparison(Result):
         """Return the figure of a comparison."""
         return {"loss-against-cache.png": Picture(self.plot, _CAPTION)}
 
-    def plot(self) -> Figure:
+    def plot(self, ax: OnAxes = None) -> Figure:
         """Draw each model's loss against its cache."""
-        return loss_against_cache(_by_control(self.runs))
+        return figure_of(loss_against_cache(_by_control(self.runs), ax=ax))
 
 
 def compare(
@@ -261,7 +272,9 @@ def _without(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _backbone(model: dict[str, Any]) -> dict[str, Any]:
-    return {**_without(model, "attention"), "mlp": _without(model["mlp"], "d_mlp")}
+    """Return all but attention and the MLP's width, with what the record of an older run leaves out."""
+    known = ModelConfig.from_dict(model).to_dict()
+    return {**_without(known, "attention"), "mlp": _without(known["mlp"], "d_mlp")}
 
 
 def _first_difference(here: Any, there: Any) -> str:
