@@ -70,8 +70,8 @@ def _stored(config: Any) -> list[Path]:
 
 
 def _title(notebook: Any) -> str:
-    """Return a notebook's first heading."""
-    return re.search(r"^# (.+)$", notebook.cells[0].source, re.MULTILINE)[1]
+    """Return a notebook's first heading, which its first cell has."""
+    return next(line for line in notebook.cells[0].source.splitlines() if line.startswith("# ")).removeprefix("# ")
 
 
 def _first_sentence(text: str) -> str:
