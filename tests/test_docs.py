@@ -47,7 +47,7 @@ def test_python_examples_run(block, smollm2, registries, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mpl.use("Agg")
     (tmp_path / "smollm2").symlink_to(smollm2)
-    exec(compile(block, "example", "exec"), {"__name__": "example"})
+    exec(compile(block, "example", "exec", dont_inherit=True), {"__name__": "example"})
 
 
 @pytest.mark.parametrize("block", blocks("sh"))
