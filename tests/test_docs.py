@@ -77,7 +77,7 @@ def runs(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("examples")
     corpus = training.from_path(Path(sysconfig.get_paths()["stdlib"]) / "asyncio")
     for preset in ("mha", "lrkv"):
-        config, recipe = training.build(preset, "tiny"), training.Recipe(steps=2, save_every=1)
+        config, recipe = training.build(preset, "tiny"), training.Recipe(steps=4, save_every=2)
         training.train(config, corpus, place / "runs" / f"{preset}-0", recipe, preset=preset)
     return place
 
