@@ -36,6 +36,13 @@ class Audit(Result):
         ``cannot be checked``), explanation.
     record
         The table that was audited, its hash, and the rules.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> found = hs.audit()
+    >>> sorted(set(found.table["verdict"]))
+    ['agrees', 'contradicts']
     """
 
     stem: ClassVar[str] = "audit"

@@ -50,6 +50,13 @@ class Budget(Result):
         One row a batch, model and layout over `devices`: bytes in all, on the fullest device, and moved a step.
     record
         The configurations, units, storage and device.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> found = hs.budget("2.5B-lrkv", lengths="2048")
+    >>> found.table[["model", "cache_elements"]].values.tolist()
+    [['mha', 4608], ['2.5B-lrkv', 2236]]
     """
 
     batches: pd.DataFrame

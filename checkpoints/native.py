@@ -73,6 +73,15 @@ def save(
     ------
     CheckpointError
         If the directory holds something.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> attention = hs.GroupedConfig(n_heads=2, d_head=4)
+    >>> model = hs.HookedModel(hs.ModelConfig(d_model=8, n_layers=1, d_vocab=9, n_ctx=4, attention=attention))
+    >>> place = hs.save(model, "small", record={"seed": 0})
+    >>> hs.load(place).config == model.config
+    True
     """
     from huggingface_hub import save_torch_state_dict
 

@@ -45,6 +45,13 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     ------
     CheckpointError
         If there is nothing, or nothing headscope can read: names the file and what was expected.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> checkpoint = hs.open_checkpoint("gqa")
+    >>> checkpoint.config.attention.variant, checkpoint.factors(0).n_heads
+    ('gqa', 8)
     """
     try:
         place = Path(path).expanduser().resolve(strict=True)

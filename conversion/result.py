@@ -30,6 +30,13 @@ class Conversion(Result):
         Source with its hash, method, calibration text with its hash, cache and loss before and after, versions.
     model
         The converted model.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> result = hs.convert("mha", rank=8, calibration_samples=2, samples=2)
+    >>> result.model.config.attention.variant, sorted(set(result.table["step"]))
+    ('lrkv', ['aligned', 'alternated', 'svd', 'whitened'])
     """
 
     model: HookedModel

@@ -53,6 +53,13 @@ class Trajectory(Result):
         The run's log at the saved steps that have one: step, validation_loss (nats a token), induction (0-1).
     record
         What was measured and how.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> result = hs.over_training("runs/lrkv-0", circuit="qk", null=2)
+    >>> sorted(set(result.table["step"]))
+    [0, 2, 4]
     """
 
     log: pd.DataFrame
@@ -152,6 +159,13 @@ def over_training(
         If there is no run, a saved step cannot be read, or the steps are of different architectures.
     ValueError, IndexError
         As for `report`.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> result = hs.over_training("runs/lrkv-0", circuit="qk", null=2)
+    >>> result.table[["step", "layer"]].iloc[0].tolist()
+    [0, 0]
     """
     settings = Settings.parse(circuit, offsets, definition, null, fold_norm)
     found = open_run(source_of(run))

@@ -92,6 +92,13 @@ class Report(Result):
         ``(circuit, part, layer)`` -> cosine similarities ``[head, head]``.
     record
         What was measured and how: checkpoint hash, configuration, offsets, folding, definition, seeds, versions.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> result = hs.report("lrkv", circuit="qk", null=0)
+    >>> result.table["erank"].round(2).tolist(), result.similarity["qk", "all", 3].shape
+    ([7.84, 7.95, 7.9, 6.5], (8, 8))
     """
 
     similarity: dict[tuple[str, str, int], np.ndarray]

@@ -69,6 +69,13 @@ class Ablation(Result):
         One row per cell and sample: score without the edit, with it, and with its control (NaN behind an early stop).
     record
         What was done: checkpoint, task and its unit, path and its convention, edit, seeds, statistics.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> result = hs.ablate("lrkv", "induction", path="v_private", layers="2", heads=(4, 5), samples=4)
+    >>> int(result.table["head"][result.table["effect"].idxmin()])  # the head whose private values matter
+    5
     """
 
     samples: pd.DataFrame

@@ -63,6 +63,13 @@ class Routing(Result):
     record
         What was run: checkpoint, layer, head, edit; ``entropy`` and ``distance`` before and after (means over queries,
         in nats and positions), and ``moved`` (mean total variation, 0 to 1).
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> found = hs.routing("lrkv", "import os", layer=2, head=5, edit="zero:q:2:5")
+    >>> found.head, len(found.table)  # 2 tokens: 1 + 2 pairs of query and key
+    ('L2H5', 3)
     """
 
     tokens: pd.DataFrame

@@ -36,6 +36,12 @@ class GroupedConfig(PlainHeads):
         Groups; None: one a head (MHA). 1 is MQA, anything between is GQA.
     qk_norm
         RMS norm of queries and keys.
+
+    Examples
+    --------
+    >>> from headscope import GroupedConfig
+    >>> [GroupedConfig(n_heads=8, d_head=16, n_kv_heads=groups).variant for groups in (None, 2, 1)]
+    ['mha', 'gqa', 'mqa']
     """
 
     n_kv_heads: int | None = None

@@ -50,6 +50,13 @@ class LRKVConfig(PlainHeads):
         How a cache of coordinates stays exact under rotary positions: ``"rotate-at-read"`` (any `B`), or
         ``"plane-closed"`` for a `B` whose span is closed under rotation (whole planes, or columns that do not turn),
         which is checked when a cache is made. The forward pass does not depend on it.
+
+    Examples
+    --------
+    >>> from headscope import LRKVConfig
+    >>> attention = LRKVConfig(n_heads=18, d_head=128, rank=55)
+    >>> attention.cache_width(), attention.dense_width
+    (2236, 4608)
     """
 
     rank: int

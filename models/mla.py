@@ -52,6 +52,13 @@ class MLAConfig(AttentionConfig):
         Whether the latents are normalised.
     bias
         Biases on the down-projections (a dense query has none).
+
+    Examples
+    --------
+    >>> from headscope import MLAConfig
+    >>> attention = MLAConfig(n_heads=128, d_latent=512, d_nope=128, d_rope=64, d_value_head=128, d_q_latent=1536)
+    >>> attention.cache_width(), attention.dense_width
+    (576, 32768)
     """
 
     d_latent: int

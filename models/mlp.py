@@ -35,6 +35,12 @@ class MLPConfig:
         ``act(x W_gate) * (x W_in)`` instead of ``act(x W_in)``.
     bias
         Whether the projections have biases.
+
+    Examples
+    --------
+    >>> from headscope import MLPConfig
+    >>> MLPConfig(d_mlp=64)
+    MLPConfig(d_mlp=64, act='silu', gated=True, bias=False)
     """
 
     d_mlp: int

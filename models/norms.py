@@ -26,6 +26,12 @@ class NormConfig:
         Added to the mean square under the root.
     bias
         Whether a layer norm has a learned bias (an RMS norm has none).
+
+    Examples
+    --------
+    >>> from headscope import NormConfig
+    >>> NormConfig("layer").to_dict()
+    {'kind': 'layer', 'eps': 1e-05, 'bias': True}
     """
 
     kind: NormKind = "rms"

@@ -53,7 +53,14 @@ def _require_positive(owner: str, **values: float) -> None:
 
 @dataclass(frozen=True)
 class LinearScaling(RopeScaling):
-    """Position interpolation: every frequency divided by `factor`."""
+    """Position interpolation: every frequency divided by `factor`.
+
+    Examples
+    --------
+    >>> from headscope import LinearScaling, Rotary
+    >>> Rotary(base=100.0, scaling=LinearScaling(4.0)).frequencies(4).numpy().round(3)
+    array([0.25 , 0.025], dtype=float32)
+    """
 
     factor: float
     kind: ClassVar[str] = "linear"
@@ -71,6 +78,12 @@ class FrequencyFactors(RopeScaling):
     """One divisor a plane, as GGUF files store them (``rope_freqs.weight``) and LongRoPE has them.
 
     `attention_factor` multiplies the rotated columns (LongRoPE, arXiv 2402.13753).
+
+    Examples
+    --------
+    >>> from headscope import FrequencyFactors, Rotary
+    >>> Rotary(base=100.0, scaling=FrequencyFactors((1.0, 4.0))).frequencies(4).numpy().round(3)
+    array([1.   , 0.025], dtype=float32)
     """
 
     factors: tuple[float, ...]
@@ -98,7 +111,16 @@ class FrequencyFactors(RopeScaling):
 
 @dataclass(frozen=True)
 class Llama3Scaling(RopeScaling):
-    """Llama 3.1's rule: long wavelengths divided by `factor`, short ones kept, a linear ramp between."""
+    """Llama 3.1's rule: long wavelengths divided by `factor`, short ones kept, a linear ramp between.
+
+    Examples
+    --------
+    >>> from headscope import Llama3Scaling, Rotary
+    >>> rule = Llama3Scaling(factor=8.0, original_context=8192)
+    >>> plain, scaled = (Rotary(base=500000.0, scaling=each).frequencies(128) for each in (None, rule))
+    >>> (plain / scaled)[[0, -1]].tolist()
+    [1.0, 8.0]
+    """
 
     factor: float
     original_context: int
@@ -128,6 +150,13 @@ class YarnScaling(RopeScaling):
 
     `mscale` and `mscale_all_dim` are DeepSeek's: their ratio is the amplitude of the rotated columns, and
     `softmax_factor` multiplies the score scale.
+
+    Examples
+    --------
+    >>> from headscope import YarnScaling
+    >>> rule = YarnScaling(factor=40.0, original_context=4096, mscale=1.0, mscale_all_dim=1.0)
+    >>> rule.amplitude, round(rule.softmax_factor, 3)
+    (1.0, 1.874)
     """
 
     factor: float
@@ -228,6 +257,12 @@ class Rotary:
         Pairs are neighbours instead of halves.
     scaling
         Rule for longer contexts.
+
+    Examples
+    --------
+    >>> from headscope import Rotary
+    >>> Rotary(base=100.0).frequencies(4).numpy().round(3)
+    array([1. , 0.1], dtype=float32)
     """
 
     base: float = 10000.0

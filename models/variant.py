@@ -35,6 +35,12 @@ class QKNorm:
     span
         What is normalised together: each ``"head"`` by itself, or ``"all"`` heads of a token (OLMo-2; before the
         rotation).
+
+    Examples
+    --------
+    >>> from headscope import GroupedConfig, QKNorm
+    >>> GroupedConfig(n_heads=4, d_head=8, qk_norm=QKNorm("before")).qk_norm.where
+    'before'
     """
 
     where: Literal["before", "after"] = "before"

@@ -11,7 +11,8 @@ The plots are a leaf: they import nothing else of headscope. Every picture is a 
 - names every row and column, or every so many and says so, or deals them out to pages (`similarity_pages`,
   `head_pages`); a cell without a value never sets the scale, and nothing that does not fit is dropped in silence.
 
-A result's own methods (`report.plot()`) give the figure instead, since that is what a notebook shows.
+A result's own methods (`report.plot()`) give the figure instead, since that is what a notebook shows at the end of a
+cell, also where nothing has set matplotlib up for it (`notebook`).
 """
 
 from .capacity import cache_against_rank, paper_loss
@@ -20,6 +21,7 @@ from .effective_rank import effective_rank
 from .effects import effect_map
 from .generation import head_pages, looked_map, step_map
 from .intervals import effect_intervals
+from .notebook import show_figures
 from .over_training import over_training
 from .routing import routing_maps
 from .similarity import head_similarity, similarity_pages
@@ -41,3 +43,5 @@ __all__ = [
     "spectra",
     "step_map",
 ]
+
+show_figures()

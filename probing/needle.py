@@ -74,6 +74,13 @@ class Needle(Result):
         One row per distance: samples, how many of them the model answers right, how many by chance.
     record
         What was run.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> found = hs.needle("lrkv", distances=(8,), samples=4)
+    >>> len(found.table), found.answers["distance"].tolist()
+    (32, [8])
     """
 
     answers: pd.DataFrame
@@ -184,6 +191,15 @@ def needle(
     ------
     ValueError
         If no distance fits the model's context, or there are fewer than 2 samples a distance.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> found = hs.needle("lrkv", distances=(8, 32), samples=4)
+    >>> found.table["distance"].unique().tolist()
+    [8, 32]
+    >>> list(found.answers["samples"])
+    [2, 2]
     """
     model, origin = model_of(source, origin)
     if samples < 2 * len(distances):

@@ -74,6 +74,13 @@ class Probe(Result):
         Prompt and new tokens, one row a position: number, text, whether it is new.
     record
         What was run.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> found = hs.probe("lrkv", "import os", max_new_tokens=2)
+    >>> found.table["step"].unique().tolist(), len(found.tokens)
+    ([0, 1], 4)
     """
 
     strongest: pd.DataFrame

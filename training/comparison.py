@@ -75,6 +75,13 @@ class Comparison(Result):
         Per control and pair of models: the paired difference in loss, its interval, and p after Holm's correction.
     record
         What was compared and by which rules.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> result = hs.compare(["runs/mha-0", "runs/lrkv-0"], null=2)
+    >>> result.table.loc[result.table["control"] == "backbone", "model"].tolist()
+    ['mha', 'lrkv']
     """
 
     runs: pd.DataFrame
@@ -179,6 +186,13 @@ def compare(
         If a directory is no run.
     TrainingError
         If a run is unfinished, given twice, not trained like the first, or in neither control; names run and reason.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> result = hs.compare(["runs/mha-0", "runs/lrkv-0"], null=2)
+    >>> result.table["model"].tolist()
+    ['mha', 'lrkv']
     """
     if not runs:
         raise ValueError("there is no run to compare")

@@ -17,6 +17,8 @@ from transformers import (
     FalconForCausalLM,
     GPTBigCodeConfig,
     GPTBigCodeForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
     PhiConfig,
     PhiForCausalLM,
     PreTrainedModel,
@@ -136,3 +138,46 @@ def test_a_head_of_latent_attention_is_silenced_as_in_hugging_face():
     assert cache["blocks.0.attn.hook_z"].shape == (1, 8, 4, 8)
     with apply(bridge, Zero(path="z", layers=(0,), heads=(1,))):
         torch.testing.assert_close(bridge(TOKENS), silent(TOKENS).logits, rtol=1e-4, atol=1e-5)
+
+
+def llama_on_sdpa() -> PreTrainedModel:
+    return LlamaForCausalLM(LlamaConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=64, attn_implementation="sdpa", **VOCABULARY,
+    ))  # fmt: skip
+
+
+BRIDGED = {
+    "phi": phi,
+    "falcon": lambda: falcon(multi_query=True),
+    "bigcode": lambda: bigcode(multi_query=True),
+    "deepseek": deepseek,
+    "llama-sdpa": llama_on_sdpa,
+}
+
+
+@pytest.mark.parametrize("kind", BRIDGED)
+@torch.no_grad()
+def test_cached_generation_is_hugging_faces_without_a_cache(kind):
+    torch.manual_seed(0)
+    plain = BRIDGED[kind]().eval()
+    wanted = plain.generate(TOKENS, max_new_tokens=6, do_sample=False, use_cache=False, pad_token_id=0)
+    bridge = bridged(plain, "small")
+    for cached in (True, False):
+        options = {"do_sample": False, "stop_at_eos": False, "verbose": False, "use_past_kv_cache": cached}
+        assert torch.equal(bridge.generate(TOKENS, max_new_tokens=6, **options), wanted)
+
+
+@torch.no_grad()
+def test_patterns_of_a_model_on_sdpa_are_there_all_the_same():
+    """sdpa itself never writes a pattern out; eager attention of the same weights is the oracle."""
+    torch.manual_seed(0)
+    plain = llama_on_sdpa().eval()
+    eager = copy.deepcopy(plain)
+    eager.set_attn_implementation("eager")
+    expected = eager(TOKENS, output_attentions=True).attentions
+    _, cache = bridged(plain, "small").run_with_cache(TOKENS)
+    for layer in (0, 1):
+        pattern = cache["pattern", layer]
+        torch.testing.assert_close(pattern, expected[layer], rtol=1e-4, atol=1e-6)
+        assert pattern.triu(1).count_nonzero() == 0

@@ -100,6 +100,19 @@ def test_attention_of_every_layer(name, saved, theirs, tokens, error):
         assert error(cache[f"blocks.{layer}.attn.hook_pattern"], pattern) <= 1e-5
 
 
+@pytest.mark.parametrize("kind", ["llama-biases", "gpt2"])
+def test_what_heads_add_sums_to_hugging_faces_attention(kind, saved, theirs, tokens, error):
+    """Less the bias, and whichever way round the output projection is stored (GPT-2's is transposed)."""
+    model, seen = theirs(kind), []
+    attention_of(model, 1).register_forward_hook(lambda module, given, made: seen.append(made[0]))
+    logits_of(model, tokens)
+    ours = headscope.load(saved(kind))
+    with torch.no_grad():
+        _, cache = ours.run_with_cache(tokens, names_filter="blocks.1.attn.hook_result")
+    assert bool(ours.b_O[1].any())
+    assert error(cache["result", 1].sum(2), seen[0] - ours.b_O[1].detach()) <= 1e-5
+
+
 @pytest.mark.parametrize(
     "option",
     ["llama-theta", "llama-linear", "llama-llama3", "llama-yarn", "llama-yarn_factor", "llama-gelu"]

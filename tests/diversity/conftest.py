@@ -54,6 +54,12 @@ def build(attention, positions=POSITIONS["half-split"], norm="rms", seed=0, d_mo
     return model
 
 
+@pytest.fixture
+def attention_of():
+    """Return the configuration of a name."""
+    return ATTENTION.__getitem__
+
+
 @pytest.fixture(params=ATTENTION, name="attention")
 def _attention(request):
     return ATTENTION[request.param]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import weakref
 
 import pytest
 import torch
 from headscope.diversity import Offsets, gram
 from headscope.diversity.forms import ways
 from headscope.diversity.rotation import phase_mean
-from headscope.models import GroupedConfig, LRKVConfig, MLAConfig, QKNorm, Rotary
+from headscope.models import GroupedConfig, HookedModel, LRKVConfig, MLAConfig, ModelConfig, QKNorm, Rotary
 from headscope.models.factors import BilinearForm, Separate
 from headscope.models.rope import rotate
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
 def written_out(form: BilinearForm, delta: int | None) -> torch.Tensor:
@@ -241,3 +244,41 @@ def test_offsets_read_what_they_print():
     assert Offsets.parse(7) == Offsets(7, 7)
     assert Offsets.parse((1, 4)) == Offsets(1, 4)
     assert Offsets.parse("none") is None
+
+
+class Live(TorchDispatchMode):
+    """Count the bytes of tensors that are alive, and their peak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self.seen: set[int] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for each in tree_leaves(made):
+            if isinstance(each, torch.Tensor) and (key := each.untyped_storage()._cdata) not in self.seen:
+                self.seen.add(key)
+                size = each.untyped_storage().nbytes()
+                self.now += size
+                self.peak = max(self.peak, self.now)
+                weakref.finalize(each.untyped_storage(), self._gone, key, size)
+        return made
+
+    def _gone(self, key: int, size: int) -> None:
+        self.seen.discard(key)
+        self.now -= size
+
+
+@pytest.mark.parametrize("groups", [32, 8])
+def test_memory_stays_far_below_a_written_out_form_a_head(groups):
+    """32 heads at a width of 2,048: forms in float32 would take 512 MiB, the factors in float64 take 64 or 40."""
+    config = ModelConfig(
+        d_model=2048, n_layers=1, d_vocab=2, n_ctx=2, attention=GroupedConfig(n_heads=32, n_kv_heads=groups, d_head=32)
+    )
+    model = HookedModel(config)
+    with torch.no_grad(), Live() as live:
+        for forms in model.factors(0).circuits.values():
+            gram(forms["all"], Offsets(0, 7))
+    assert live.peak < 32 * 2048**2 * 4 / 3
+    assert live.peak > (2 + 2 * groups / 32) * 2048 * 1024 * 8  # it did count

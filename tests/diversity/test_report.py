@@ -24,6 +24,7 @@ from headscope.models import GroupedConfig, LayerChanges, LRKVConfig, MLAConfig,
 from headscope.models.attention import build_attention
 from headscope.models.layers import parse_layers
 from matplotlib.figure import Figure
+from torch.utils._pytree import tree_leaves
 
 
 def _number(text: str) -> float | str:
@@ -451,3 +452,31 @@ def test_layers_with_positions_of_their_own_have_a_null_of_their_own():
     assert means[0] == means[2] != means[1]
     assert [kind["layers"] for kind in result.record["null"]["others"]] == [[1]]
     assert "QK" in result.reading()
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor on another device, as far as that shows: it mixes with the CPU's only where it is copied there."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        if func in (torch.Tensor.copy_, torch.Tensor.to, torch.Tensor.cpu):
+            here, *others = (each.as_subclass(torch.Tensor) for each in tensors)
+            rest = [each for each in args[1:] if not isinstance(each, torch.Tensor)]
+            return func(here, *others, *rest, **(kwargs or {}))
+        if any(not isinstance(each, cls) and each.ndim for each in tensors):
+            raise RuntimeError("expected all tensors to be on the same device")
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+@pytest.mark.parametrize("name", ["gqa", "mla-query-latent", "lrkv-qk-norm"])
+def test_layers_on_two_devices_give_one_table(build, name, attention_of):
+    model = build(attention_of(name), n_layers=2)
+    expected = hs.report(model, null=0).table
+    for module in model.blocks[1].modules():
+        for key, weight in list(module._parameters.items()):
+            if weight is not None:
+                module._parameters[key] = torch.nn.Parameter(weight.detach().as_subclass(Elsewhere))
+    with pytest.raises(RuntimeError, match="same device"):
+        model.blocks[1].attn.o.weight + torch.ones(16)
+    pd.testing.assert_frame_equal(hs.report(model, null=0).table, expected, check_exact=True)

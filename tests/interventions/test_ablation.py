@@ -111,6 +111,14 @@ def test_a_sweep_is_one_hooked_forward_pass_a_head(name, path, how, rotated, wro
         np.testing.assert_allclose(accuracy, plain["accuracy"])
 
 
+@pytest.mark.parametrize(("name", "groups"), [("mha", 4), ("gqa", 2), ("mqa", 1)])
+def test_keys_are_swept_by_group_and_queries_by_head(name, groups):
+    """One cell a key and layer, not padded to the number of heads."""
+    for path, cells in (("k", groups), ("q", 4)):
+        found = ablate(built(name), random_task(samples=3), path=path, how="shuffle")
+        assert found.table[["layer", "head"]].to_numpy().tolist() == [[a, b] for a in (0, 1) for b in range(cells)]
+
+
 def scores(model, task, edit) -> np.ndarray:
     def run(tokens, lengths, ids):
         mask = torch.arange(tokens.shape[1]) < torch.tensor(lengths)[:, None]

@@ -83,6 +83,15 @@ def test_tokens_come_back_as_text_where_asked():
     assert model.tokenizer.decode(model.generate("import os", 3, return_type="tokens")[0]) == text
 
 
+def test_hooks_see_the_prompt_and_then_one_position_a_step(family_model):
+    seen = []
+    hook = ("blocks.1.attn.hook_z", lambda z, hook: seen.append(tuple(z.shape[:2])))
+    with family_model.hooks(fwd_hooks=[hook]):
+        go_on(family_model, 4)
+    assert seen[1:] == [(3, 1)] * 3
+    assert seen[0] == (3, 4)
+
+
 def test_probes_change_nothing(family_model):
     steps = family_model.stream(PROMPTS, 6, attention_mask=MASK, probes=Probes(), path="reference")
     found = torch.stack([step.tokens for step in steps], dim=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -86,3 +87,15 @@ def test_rows_on_the_cpu_are_left_to_torch_and_triton_is_not_imported():
     )
     done = run(["-c", code])
     assert done.stdout.split() == ["torch", "False"], done.stderr
+
+
+def test_products_are_full_float32_wherever_they_stand():
+    """TF32, which Triton takes unless told otherwise, rounds float32 rows to 10 bits: no product leaves it to choose."""
+    products = []
+    for path in (ROOT / "kernels" / "triton").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.dot":
+                products.append(path.name)
+                options = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                assert options.get("input_precision") == "'ieee'", f"{path.name}:{node.lineno}"
+    assert {"score.py", "split.py"} <= set(products)
