@@ -9,6 +9,7 @@ The verbs:
 - `over_training`: the same over the saved steps of a training run;
 - `convert`: a trained model into another attention variant;
 - `compare`: models that were trained alike, side by side;
+- `explore`: a picture of a result or a model with choices beside it, for notebooks;
 - `budget`, `audit`: what a variant costs before anyone trains it; what printed figures cannot be true together;
 - `load`: a checkpoint as a hooked model, with TransformerLens's interface;
 - `open_checkpoint`, `save`: weights on disk, lazily by layer or whole.
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .conversion import Conversion, convert
     from .diversity import Offsets, Report, Trajectory, over_training, report
     from .errors import CheckpointError, HeadscopeError, TokenizerError
+    from .exploring import Explorer, explore
     from .interventions import Ablation, ablate
     from .models import (
         FrequencyFactors,
@@ -54,6 +56,7 @@ _WHERE = {
     ".checkpoints.opening": ("load",),
     ".conversion": ("Conversion", "convert"),
     ".diversity": ("Offsets", "Report", "Trajectory", "over_training", "report"),
+    ".exploring": ("Explorer", "explore"),
     ".interventions": ("Ablation", "ablate"),
     ".errors": ("CheckpointError", "HeadscopeError", "TokenizerError"),
     ".models": (
@@ -83,6 +86,7 @@ __all__ = [
     "CheckpointError",
     "Comparison",
     "Conversion",
+    "Explorer",
     "FrequencyFactors",
     "GroupedConfig",
     "HeadscopeError",
@@ -108,6 +112,7 @@ __all__ = [
     "budget",
     "compare",
     "convert",
+    "explore",
     "load",
     "needle",
     "open_checkpoint",

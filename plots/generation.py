@@ -158,10 +158,10 @@ def _name_tokens(ax: Axes, tokens: Sequence[str], what: str) -> None:
         ax.set_xticks(places, [str(i) for i in places], fontsize=7, rotation=90)
         ax.set_xlabel(f"{what} (every {stride}th)")
         return
-    ax.set_xticks(places, [_visible(tokens[i]) for i in places], fontsize=7, rotation=90, family="monospace")
+    ax.set_xticks(places, [visible(tokens[i]) for i in places], fontsize=7, rotation=90, family="monospace")
 
 
-def _visible(token: str) -> str:
+def visible(token: str) -> str:
     """Return a token's text with its white space to be seen, and no character that a font takes for a formula."""
     shown = token.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣").replace("$", r"\$")
     return shown if len(shown) <= 14 else f"{shown[:13]}…"

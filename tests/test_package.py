@@ -18,6 +18,7 @@ ROOMS = (
     "checkpoints",
     "conversion",
     "diversity",
+    "exploring",
     "interventions",
     "kernels",
     "plots",
@@ -124,6 +125,7 @@ def test_imports_point_one_way():
         "models": {"models", "kernels", "errors"},
         "checkpoints": {"checkpoints", "models", "errors"},
         "diversity": {"diversity", "checkpoints", "models", "plots", "errors", "results", "unfinished"},
+        "exploring": {"exploring", "checkpoints", "diversity", "models", "plots", "probing", "results"},
     }
     for room, may in allowed.items():
         for path in (ROOT / room).rglob("*.py"):

@@ -21,9 +21,12 @@ FOLDER = Path(headscope.plots.__file__).parent
         "cost",
         "effective_rank",
         "effects",
+        "explorer",
         "grid",
         "labels",
+        "one_layer",
         "over_training",
+        "pattern",
         "similarity",
         "style",
         "terminal",
@@ -51,7 +54,20 @@ def test_drawing_leaves_pyplot_alone_and_needs_no_backend(tmp_path):
     assert (tmp_path / "map.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("name", ["capacity", "cost", "effective_rank", "effects", "over_training", "similarity"])
+EXAMPLES = (
+    "capacity",
+    "cost",
+    "effective_rank",
+    "effects",
+    "explorer",
+    "one_layer",
+    "over_training",
+    "pattern",
+    "similarity",
+)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_run(name):
     results = doctest.testmod(importlib.import_module(f"headscope.plots.{name}"))
     assert results.attempted > 0
