@@ -4,6 +4,7 @@ The verbs:
 
 - `report`: effective rank of every layer beside its bounds and its null;
 - `ablate`: disturb one head after another, and measure what changes in a task;
+- `routing`: where one head looks on one text, before and after an edit;
 - `probe`: generate, and see what each head looked at when a token was chosen;
 - `needle`: hide something at different depths, and see which heads find it;
 - `over_training`: the same over the saved steps of a training run;
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from .diversity import Offsets, Report, Trajectory, over_training, report
     from .errors import CheckpointError, HeadscopeError, TokenizerError
     from .exploring import Explorer, explore
-    from .interventions import Ablation, ablate
+    from .interventions import Ablation, Routing, ablate, routing
     from .models import (
         FrequencyFactors,
         GroupedConfig,
@@ -57,7 +58,7 @@ _WHERE = {
     ".conversion": ("Conversion", "convert"),
     ".diversity": ("Offsets", "Report", "Trajectory", "over_training", "report"),
     ".exploring": ("Explorer", "explore"),
-    ".interventions": ("Ablation", "ablate"),
+    ".interventions": ("Ablation", "Routing", "ablate", "routing"),
     ".errors": ("CheckpointError", "HeadscopeError", "TokenizerError"),
     ".models": (
         "FrequencyFactors",
@@ -104,6 +105,7 @@ __all__ = [
     "QKNorm",
     "Report",
     "Rotary",
+    "Routing",
     "TokenizerError",
     "Trajectory",
     "YarnScaling",
@@ -119,6 +121,7 @@ __all__ = [
     "over_training",
     "probe",
     "report",
+    "routing",
     "save",
 ]
 

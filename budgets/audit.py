@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -13,14 +12,13 @@ from typing import TYPE_CHECKING, ClassVar
 import pandas as pd
 
 from ..plots.budget_tables import findings_table
-from ..results import Result
+from ..results import Picture, Result
 from .between import SAME_TEXT, bytes_a_token, disagreements, twins
 from .checks import NAME_TOLERANCE, check_row
 from .finding import AGREES, CONTRADICTS, UNKNOWN
 from .printed import read_table
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.table import Table
 
 PAPER = Path(__file__).parent / "paper.csv"
@@ -69,7 +67,7 @@ class Audit(Result):
         shown = self.table[self.table["verdict"] != AGREES]
         return ([findings_table(pd.DataFrame(shown))] if len(shown) else []), lines
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return nothing: an audit has no picture."""
         return {}
 

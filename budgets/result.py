@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,13 +10,23 @@ import pandas as pd
 
 from ..plots.budget_tables import MIB, batch_table, equal_table, model_table, parallel_table
 from ..plots.capacity import cache_against_rank, paper_loss
-from ..results import Result
+from ..plots.panels import OnAxes, figure_of
+from ..results import Picture, Result
 from .matching import largest_rank
 from .paper import losses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
+
+_CACHE_CAPTION = (
+    "Cache of LRKV in percent of MHA's with the same heads. Left: it grows with the rank; right: it falls with the "
+    "number of heads, down to what the rank costs. The models of this budget are marked in both panels."
+)
+_LOSS_CAPTION = (
+    "Further left is a smaller cache, further down a lower loss, one panel a model size. These are figures that the "
+    "LRKV paper prints, one run a model; nothing here was measured on the models of this budget."
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -142,14 +151,17 @@ class Budget(Result):
         others = {"budget-batches": self.batches, "budget-equal": self.equal, "budget-parallel": self.parallel}
         return {self.stem: self.table, **others}
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return the two figures of a budget."""
-        return {"cache-against-rank.png": self.plot, "paper-loss.png": self.plot_loss}
+        return {
+            "cache-against-rank.png": Picture(self.plot, _CACHE_CAPTION),
+            "paper-loss.png": Picture(self.plot_loss, _LOSS_CAPTION),
+        }
 
-    def plot(self) -> Figure:
+    def plot(self, ax: OnAxes = None) -> Figure:
         """Draw cache against rank for several numbers of heads, with these models in it."""
-        return cache_against_rank(self.table)
+        return figure_of(cache_against_rank(self.table, ax=ax))
 
-    def plot_loss(self) -> Figure:
+    def plot_loss(self, ax: OnAxes = None) -> Figure:
         """Draw the losses that the LRKV paper prints against the cache of its settings."""
-        return paper_loss(losses())
+        return figure_of(paper_loss(losses(), ax=ax))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,10 +9,9 @@ import pandas as pd
 
 from ..models.hooked import HookedModel
 from ..plots.terminal import conversion_table
-from ..results import Result
+from ..results import Picture, Result
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.table import Table
 
 
@@ -81,7 +79,7 @@ class Conversion(Result):
             )
         return "\n".join(lines)
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return nothing: the table says it."""
         return {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,8 +17,9 @@ from ..checkpoints.runs import open_run
 from ..errors import CheckpointError
 from ..models.layers import parse_layers
 from ..plots import over_training as draw_over_training
+from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import over_training_table
-from ..results import Result
+from ..results import Picture, Result
 from ..unfinished import Unfinished
 from .offsets import Offsets
 from .result import COLUMNS as LAYER_COLUMNS
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FEW_DRAWS = 10
+_CAPTION = (
+    "Effective rank by training step, in percent of its cap: thick lines are means over layers, thin ones single "
+    "layers, grey is the null of random layers. Below the grey, heads are more alike than random ones; above, less."
+)
 COLUMNS = ("step", *LAYER_COLUMNS)
 """Columns of a trajectory's table: a report's, for each saved step."""
 
@@ -95,13 +100,13 @@ class Trajectory(Result):
         lines = [measured, *self.summary().splitlines(), *self.reading().splitlines()]
         return [over_training_table(self.means(), self.log)], lines
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return the figure of a trajectory."""
-        return {"over-training.png": self.plot}
+        return {"over-training.png": Picture(self.plot, _CAPTION)}
 
-    def plot(self) -> Figure:
+    def plot(self, ax: OnAxes = None) -> Figure:
         """Draw effective rank by step against its caps and null, with the loss and the induction score beside it."""
-        return draw_over_training(self.table, self.log)
+        return figure_of(draw_over_training(self.table, self.log, ax=ax))
 
     def _blocks(self, table: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
         keys = dict.fromkeys(zip(table["circuit"], table["part"], strict=True))

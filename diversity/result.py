@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,10 +11,16 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
+from ..models.layers import parse_layers
 from ..plots import effective_rank as draw_effective_rank
 from ..plots import head_similarity as draw_head_similarity
+from ..plots import similarity_pages
+from ..plots import spectra as draw_spectra
+from ..plots.panels import OnAxes, figure_of
+from ..plots.similarity import Order
 from ..plots.terminal import effective_rank_table
-from ..results import Result
+from ..results import Picture, Result, paged
+from .spectra import shares
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,6 +48,20 @@ COLUMNS = (
     "status",
 )
 """Columns of a report's table. Percentages are 0-100; ``null_*`` are in heads, as ``erank`` is."""
+
+_SIMILARITY_CAPTION = (
+    "One panel a layer, heads against heads: red where two heads' forms are alike, blue where they are opposed, white "
+    "where they have nothing to do with each other. A red square is a group of heads that do nearly the same."
+)
+_RANK_CAPTION = (
+    "Effective rank by layer: how many heads' worth of difference there is. The dashed lines are the highest values "
+    "possible, the grey band is where random layers of the same shape lie (the null)."
+)
+_SPECTRA_CAPTION = (
+    "What each component of the heads is worth, from the largest on. Were all heads unlike, each would have an even "
+    "share, 1 on the left; the more the first ones have, the more alike the heads are. On the right the running sum: the "
+    "fewer components it takes to reach 90 %, the fewer heads' worth of difference there is."
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -87,13 +107,79 @@ class Report(Result):
     def _parts(self) -> list[tuple[str, str]]:
         return list(dict.fromkeys(zip(self.table["circuit"], self.table["part"], strict=True)))
 
-    def plot(self) -> Figure:
-        """Draw effective rank by layer against its bounds and null."""
-        return draw_effective_rank(self.table)
+    def spectra(self, *, centred: bool = False) -> pd.DataFrame:
+        """Return the spectrum of each layer, circuit and part, beside the null's.
 
-    def plot_similarity(self) -> Figure:
-        """Draw the heads' similarities, one panel a layer."""
-        return draw_head_similarity(self.similarity)
+        Parameters
+        ----------
+        centred
+            Of the heads with their mean taken away, or of the heads as they are.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row a component, the largest first: ``layer``, ``circuit``, ``part``, ``component`` (from 1), ``share``
+            of the sum of the eigenvalues (0 to 1; NaN where there is no spectrum) and ``null_share``, its mean over
+            the null's draws (NaN without a null).
+        """
+        parts = []
+        for (circuit, part, layer), matrix in self.similarity.items():
+            share = shares(matrix, centred=centred)
+            null = np.full(len(share), math.nan)
+            if drawn := null_shares(self.record["null"], circuit, part, layer, centred=centred):
+                null = np.array(drawn, dtype=float)
+            place = {"layer": layer, "circuit": circuit, "part": part, "component": np.arange(1, len(share) + 1)}
+            parts.append(pd.DataFrame({**place, "share": share, "null_share": null}))
+        return pd.concat(parts, ignore_index=True)
+
+    def plot(self, ax: OnAxes = None) -> Figure:
+        """Draw effective rank by layer against its bounds and null; on the caller's axes, one a panel, if given."""
+        return figure_of(draw_effective_rank(self.table, ax=ax))
+
+    def plot_similarity(
+        self, layers: str | Sequence[int] | None = None, *, order: Order = "none", ax: OnAxes = None
+    ) -> Figure:
+        """Draw the heads' similarities, one panel a layer.
+
+        Parameters
+        ----------
+        layers
+            Layers to draw, as for `report`; None: all. The colour scale is that of all.
+        order
+            ``"similarity"``: in each panel alike heads stand together, each with its own number.
+        ax
+            The caller's axes, one a panel.
+        """
+        chosen = None if layers is None else self._layers(layers)
+        return figure_of(draw_head_similarity(self.similarity, layers=chosen, order=order, ax=ax))
+
+    def plot_spectra(
+        self, layers: str | Sequence[int] | None = None, *, centred: bool = False, ax: OnAxes = None
+    ) -> Figure:
+        """Draw what each component of the heads is worth, and their running sum.
+
+        Parameters
+        ----------
+        layers
+            Layers to draw, as for `report`; None: all. Up to six are lines, more are rows of a map.
+        centred
+            With the heads' mean taken away.
+        ax
+            The caller's axes, two for each circuit and part.
+        """
+        table = self.spectra(centred=centred)
+        if layers is not None:
+            table = pd.DataFrame(table[table["layer"].isin(self._layers(layers))])
+        title = f"Spectra of the heads, {'centred' if centred else 'uncentred'}"
+        return figure_of(draw_spectra(table, title=title, ax=ax))
+
+    def _layers(self, layers: str | Sequence[int]) -> list[int]:
+        """Return chosen layers; IndexError names one that was not measured."""
+        known = set(self.table["layer"])
+        chosen = parse_layers(layers, max(known) + 1)
+        if missing := [layer for layer in chosen if layer not in known]:
+            raise IndexError(f"layer {missing[0]} was not measured: this report has layers {sorted(known)}")
+        return chosen
 
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the table, what was measured, and what it shows."""
@@ -105,9 +191,15 @@ class Report(Result):
         lines = [measured, *record["notes"], *self.summary().splitlines(), *self.reading().splitlines()]
         return [effective_rank_table(self.table)], lines
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
-        """Return the two figures of a report."""
-        return {"heatmap.png": self.plot_similarity, "effective-rank.png": self.plot}
+    def pictures(self) -> dict[str, Picture]:
+        """Return a report's figures: similarities (on pages, if there are many), effective rank, spectra."""
+        found = paged("heatmap", similarity_pages(self.similarity), self.plot_similarity, _SIMILARITY_CAPTION)
+        found["effective-rank.png"] = Picture(self.plot, _RANK_CAPTION)
+        found["spectra.png"] = Picture(self.plot_spectra, _SPECTRA_CAPTION)
+        if (self.table["n_heads"] > 1).any():
+            centred = f"{_SPECTRA_CAPTION} Here what all heads have in common, their mean, is taken away first."
+            found["spectra-centred.png"] = Picture(lambda: self.plot_spectra(centred=True), centred)
+        return found
 
 
 def describe_settings(record: dict[str, Any]) -> str:
@@ -177,6 +269,13 @@ def draws_beside(rows: pd.DataFrame, null: dict[str, Any], circuit: str, part: s
     key = f"{circuit}/{part}"
     own = {layer: kind["erank"] for kind in null["others"] for layer in kind["layers"]}
     return np.array([own.get(layer, null["erank"]).get(key, []) for layer in rows["layer"]], dtype=float)
+
+
+def null_shares(null: dict[str, Any], circuit: str, part: str, layer: int, *, centred: bool) -> list[float | None]:
+    """Return the mean shares of the components that a record's null has for a layer; nothing where none was drawn."""
+    name = "shares_centred" if centred else "shares"
+    own = next((kind for kind in null["others"] if layer in kind["layers"]), null)
+    return own.get(name, {}).get(f"{circuit}/{part}", [])
 
 
 def told_apart(rows: pd.DataFrame, draws: np.ndarray) -> np.ndarray:

@@ -19,12 +19,14 @@ from ..unfinished import Unfinished
 from .forms import gram
 from .null import random_factors
 from .offsets import Offsets
-from .spectra import Definition, Measures, cosine, measure
+from .spectra import Definition, Measures, cosine, measure, shares
 
 Circuit = Literal["qk", "ov", "both"]
 Key = tuple[str, str]
 """A circuit and its part."""
 Draws = dict[Key, list[Measures]]
+SPECTRA = {"shares": False, "shares_centred": True}
+"""The spectra that a null keeps, and whether they are centred."""
 Progress = Callable[[int, int, str], None]
 Where = str | os.PathLike[str]
 
@@ -125,19 +127,23 @@ class Settings:
     def draw(self, config: ModelConfig, layers: Sequence[int], done: Callable[[str], None], kept: Unfinished) -> Null:
         """Measure the null of each kind of layer: fresh ones of its architecture, a seed each."""
         kinds = kinds_of_layers(config, layers)
-        return Null([(alike, self._draw(config.at(alike[0]), alike[0], done, kept)) for alike in kinds])
+        return Null([self._draw(config.at(alike[0]), alike, done, kept) for alike in kinds])
 
-    def _draw(self, config: ModelConfig, first: int, done: Callable[[str], None], kept: Unfinished) -> Draws:
+    def _draw(self, config: ModelConfig, alike: list[int], done: Callable[[str], None], kept: Unfinished) -> Kind:
         draws: Draws = {}
+        spectra: dict[str, dict[Key, list[np.ndarray]]] = {name: {} for name in SPECTRA}
         for seed in range(self.null):
 
             def read(seed: int = seed) -> Factors:
                 return random_factors(config, seed, fold_norm=self.fold_norm)
 
-            for key, similarity in self.layer(f"null-{first:04d}-{seed:04d}", read, kept)[0].items():
+            for key, similarity in self.layer(f"null-{alike[0]:04d}-{seed:04d}", read, kept)[0].items():
                 draws.setdefault(key, []).append(measure(similarity, self.definition))
+                for name, centred in SPECTRA.items():
+                    spectra[name].setdefault(key, []).append(shares(similarity, centred=centred))
             done(f"null {seed}")
-        return draws
+        means = {name: {key: np.mean(drawn, axis=0) for key, drawn in of.items()} for name, of in spectra.items()}
+        return Kind(alike, draws, means)
 
     def row(self, similarity: np.ndarray, draws: Sequence[Measures]) -> dict[str, Any]:
         """Return what a table says of one layer, circuit and part."""
@@ -181,21 +187,47 @@ class Settings:
         return {"text": text, "first": ends[0], "last": ends[1], "positions": positions}
 
     def _describe_null(self, null: Null) -> dict[str, Any]:
-        def values(draws: Draws) -> dict[str, Any]:
-            return {
-                name: {"/".join(key): [plain(getattr(draw, name)) for draw in drawn] for key, drawn in draws.items()}
+        def values(kind: Kind) -> dict[str, Any]:
+            measured = {
+                name: {
+                    "/".join(key): [plain(getattr(draw, name)) for draw in drawn] for key, drawn in kind.draws.items()
+                }
                 for name in ("erank", "erank_centred")
             }
+            means = {
+                name: {"/".join(key): [plain(share) for share in mean] for key, mean in of.items()}
+                for name, of in kind.spectra.items()
+            }
+            return measured | means
 
-        (_, first), *others = null.kinds
+        first, *others = null.kinds
         return {
             "what": "one attention layer of the same architecture at random initialisation, a seed each",
             "seeds": list(range(self.null)),
             "reason": None if self.null else "no null was asked for, so the null_* columns are empty",
             **values(first),
             # Layers whose architecture is not the first one's, each kind with draws of its own.
-            "others": [{"layers": layers, **values(draws)} for layers, draws in others],
+            "others": [{"layers": kind.layers, **values(kind)} for kind in others],
         }
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Layers of one architecture, and what fresh ones score.
+
+    Parameters
+    ----------
+    layers
+        Which.
+    draws
+        Measures of each draw.
+    spectra
+        Mean over the draws of each component's share, for each of `SPECTRA`.
+    """
+
+    layers: list[int]
+    draws: Draws
+    spectra: dict[str, dict[Key, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -205,14 +237,14 @@ class Null:
     Parameters
     ----------
     kinds
-        The layers of each kind, and its draws.
+        Each kind.
     """
 
-    kinds: list[tuple[list[int], Draws]]
+    kinds: list[Kind]
 
     def of(self, layer: int, key: Key) -> list[Measures]:
         """Return the draws that a layer is to be compared with."""
-        return next(draws for layers, draws in self.kinds if layer in layers).get(key, [])
+        return next(kind.draws for kind in self.kinds if layer in kind.layers).get(key, [])
 
 
 def kinds_of_layers(config: ModelConfig, layers: Sequence[int]) -> list[list[int]]:

@@ -137,6 +137,43 @@ def _scaled(eigs: Array) -> Array:
     return eigs / eigs.max() if eigs.size and eigs.max() > 0 else eigs
 
 
+def _nothing_left(centred: Float[Array, "head head"]) -> bool:
+    """Whether a centred trace is noise, not a spectrum: cosines are known to some rounding errors."""
+    return bool(np.trace(centred) <= DEGENERATE * len(centred) ** 2 * np.finfo(np.float64).eps)
+
+
+def shares(similarity: Float[Array, "head head"], *, centred: bool) -> Float[Array, " component"]:
+    """Return each component's share of the sum of the eigenvalues, largest first.
+
+    Parameters
+    ----------
+    similarity
+        What `cosine` returned.
+    centred
+        Of the spectrum with the mean head taken away, which has H - 1 components, or of the whole one, which has H.
+
+    Returns
+    -------
+    numpy.ndarray
+        From 0 to 1; NaN throughout where the spectrum does not exist, as `measure` says why.
+
+    Examples
+    --------
+    >>> shares(np.array([[1.0, 0.5], [0.5, 1.0]]), centred=False).tolist()
+    [0.75, 0.25]
+    """
+    heads = len(similarity)
+    if np.isnan(np.diag(similarity)).any():
+        return np.full(heads - centred, math.nan)
+    eigs = eigenvalues(similarity)
+    if centred:
+        left = centre(similarity)
+        if _nothing_left(left):
+            return np.full(heads - 1, math.nan)
+        eigs = eigenvalues(left, scale=float(eigs[0]))[:-1]  # the last is the mean head's, zero but for rounding
+    return eigs / eigs.sum()
+
+
 @dataclass(frozen=True)
 class Measures:
     """The measures of one layer's part. NaN where a measure does not exist; `status` then says why.
@@ -182,8 +219,7 @@ def measure(similarity: Float[Array, "head head"], definition: Definition = "gra
     centred = centre(similarity)
     if heads == 1:
         return Measures(1, erank, nan, nan, nan, nan, nan, nan, "degenerate: one head, so nothing is left once centred")
-    # Cosines are known to some rounding errors; a centred trace of that size is noise, not a spectrum.
-    if np.trace(centred) <= DEGENERATE * heads * np.finfo(np.float64).eps * heads:
+    if _nothing_left(centred):
         status = "degenerate: all heads have the same form, so nothing is left once centred"
         return Measures(heads, erank, nan, nan, nan, nan, nan, alike, status)
     eigs = eigenvalues(centred, scale=float(uncentred[0]))

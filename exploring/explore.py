@@ -15,10 +15,11 @@ from ..checkpoints.checkpoint import Checkpoint
 from ..diversity import Report, measure
 from ..diversity.result import block_title
 from ..diversity.settings import Reportable, Settings
-from ..diversity.spectra import centre, eigenvalues
+from ..diversity.spectra import shares
 from ..models.hooked import HookedModel
 from ..plots import attention_pattern, one_layer
 from ..plots.explorer import Explorer
+from ..plots.panels import figure_of
 from ..probing import Probe
 from ..results import Result
 
@@ -60,7 +61,7 @@ def explore(
     >>> explorer.choices
     {'layer': (0, 1, 2, 3), 'head': (0, 1, 2, 3, 4, 5, 6, 7)}
     >>> explorer(head=5).axes[0].get_xlabel()
-    'looks at (key)'
+    'key: looks at'
     """
     if isinstance(source, Result):
         if text is not None:
@@ -78,10 +79,10 @@ def _of_result(result: Result, start: dict[str, Any]) -> Explorer:
     if isinstance(result, Probe) and len(result.strongest):
         steps = sorted(set(result.table["step"].astype(int)))
         return Explorer(lambda step: result.looked(step), {"step": steps}, start)
-    pictures = {name.removesuffix(".png"): draw for name, draw in result.pictures().items()}
+    pictures = {name.removesuffix(".png"): picture for name, picture in result.pictures().items()}
     if not pictures:
         raise ValueError(f"{result.title()} has no picture to explore: its table says it")
-    return Explorer(lambda picture: pictures[picture](), {"picture": list(pictures)}, start)
+    return Explorer(lambda picture: pictures[picture].draw(), {"picture": list(pictures)}, start)
 
 
 def _similarities(report: Report, start: dict[str, Any]) -> Explorer:
@@ -91,7 +92,7 @@ def _similarities(report: Report, start: dict[str, Any]) -> Explorer:
     distance = report.record["offsets"]["text"]
 
     def draw(layer: int, circuit: str) -> Figure:
-        return _draw_layer(report.similarity[(*blocks[circuit], layer)], f"Layer {layer}, {circuit}", distance)
+        return _draw_layer(report.similarity[(*blocks[circuit], layer)], layer, circuit, distance)
 
     layers = sorted({layer for *_, layer in report.similarity})
     return Explorer(draw, {"layer": layers, "circuit": list(blocks)}, start)
@@ -105,7 +106,7 @@ def _forms(source: Reportable, start: dict[str, Any]) -> Explorer:
         return {block_title(*key): matrix for key, matrix in settings.similarities(factors(layer)).items()}
 
     def draw(layer: int, circuit: str, offset: int | None = None) -> Figure:
-        return _draw_layer(measured(layer, offset)[circuit], f"Layer {layer}, {circuit}", str(offset).lower())
+        return _draw_layer(measured(layer, offset)[circuit], layer, circuit, str(offset).lower())
 
     choices: dict[str, Any] = {"layer": range(source.config.n_layers), "circuit": list(measured(0, None))}
     if source.config.rotary is not None:
@@ -115,15 +116,15 @@ def _forms(source: Reportable, start: dict[str, Any]) -> Explorer:
     return Explorer(draw, choices, start)
 
 
-def _draw_layer(similarity: np.ndarray, name: str, distance: str) -> Figure:
-    found = measure(similarity)
-    if found.status != "ok":
-        raise ValueError(f"{name} cannot be drawn: {found.status}")
-    spectra = {"uncentred": eigenvalues(similarity), "centred": eigenvalues(centre(similarity))}
-    heads = found.n_heads
-    where = "" if distance == "none" else f", distance {distance}"
-    ranks = f"{found.erank:.2f} of at most {heads}, centred {found.erank_centred:.2f} of at most {heads - 1}"
-    return one_layer(similarity, spectra, title=f"{name}{where}\neffective rank {ranks}")
+def _draw_layer(similarity: np.ndarray, layer: int, circuit: str, distance: str) -> Figure:
+    found, heads = measure(similarity), len(similarity)
+    where = f", distance {distance}" if circuit.startswith("QK") and distance != "none" else ""
+    worth = found.status
+    if worth == "ok":
+        centred = f"centred {found.erank_centred:.2f} of at most {heads - 1}"
+        worth = f"effective rank {found.erank:.2f} of at most {heads}, {centred}"
+    spectra = {"uncentred": shares(similarity, centred=False), "centred": shares(similarity, centred=True)}
+    return figure_of(one_layer(similarity, spectra, title=f"Layer {layer}, {circuit}{where}: {worth}"))
 
 
 @torch.no_grad()
@@ -135,7 +136,7 @@ def _patterns(model: HookedModel, text: str, start: dict[str, Any]) -> Explorer:
     words = [str(model.to_string(token[None])) for token in tokens[0]]
 
     def draw(layer: int, head: int) -> Figure:
-        return attention_pattern(patterns[layer][head], words, title=f"Attention of L{layer}H{head}")
+        return figure_of(attention_pattern(patterns[layer][head], words, title=f"Attention of L{layer}H{head}"))
 
     heads = range(model.config.attention.n_heads)
     return Explorer(draw, {"layer": range(model.config.n_layers), "head": heads}, start)

@@ -6,6 +6,7 @@ from .applying import apply
 from .behaviour import Behaviour, behaviour
 from .edits import Edit, Mean, Noise, Resample, SameNorm, Scale, Shuffle, Swap, Zero
 from .paths import PATHS
+from .routing import Routing, routing
 
 __all__ = [
     "PATHS",
@@ -15,6 +16,7 @@ __all__ = [
     "Mean",
     "Noise",
     "Resample",
+    "Routing",
     "SameNorm",
     "Scale",
     "Shuffle",
@@ -24,4 +26,5 @@ __all__ = [
     "apply",
     "behaviour",
     "load_bridge",
+    "routing",
 ]

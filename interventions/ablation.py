@@ -17,9 +17,10 @@ import pandas as pd
 from ..checkpoints import open_checkpoint
 from ..models.hooked import HookedModel
 from ..models.layers import parse_layers
-from ..plots import effect_map
+from ..plots import effect_intervals, effect_map
+from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import ablation_table
-from ..results import Result
+from ..results import Picture, Result
 from ..training.corpus import documents
 from ..unfinished import Unfinished
 from . import parts
@@ -37,6 +38,15 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Progress = Callable[[int, int, str], None]
+
+_CAPTION = (
+    "Layers down, heads across. Colour is the change of the score under the edit: where it is below zero, the task "
+    "suffers. A dot marks what matters beyond a random direction of the same norm; hatched cells have no value."
+)
+_INTERVALS_CAPTION = (
+    "The strongest effects, largest first: the edit's, beside that of a random direction of the same norm and of the "
+    "same edit on what all heads of the layer share. Bars are intervals; a bold name and a filled point are significant."
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -117,13 +127,21 @@ class Ablation(Result):
         """Return the table and the samples."""
         return {self.stem: self.table, "samples": self.samples}
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
-        """Return the heat map."""
-        return {"effects.png": self.plot}
+    def pictures(self) -> dict[str, Picture]:
+        """Return the heat map, and the strongest effects with their intervals."""
+        drawn = {"effects.png": Picture(self.plot, _CAPTION)}
+        if self.table["effect"].notna().any():
+            drawn["intervals.png"] = Picture(self.plot_intervals, _INTERVALS_CAPTION)
+        return drawn
 
-    def plot(self) -> Figure:
+    def plot(self, ax: OnAxes = None) -> Figure:
         """Draw the effects, layers by heads, with what is significant marked."""
-        return effect_map(self.table, title=self.title(), unit="nats", cell=self.record["cells"])
+        return figure_of(effect_map(self.table, title=self.title(), unit="nats", cell=self.record["cells"], ax=ax))
+
+    def plot_intervals(self, top: int = 20, *, ax: OnAxes = None) -> Figure:
+        """Draw the strongest effects with their intervals, each beside its controls."""
+        drawn = effect_intervals(self.table, top=top, title=self.title(), cell=self.record["cells"], ax=ax)
+        return figure_of(drawn)
 
 
 def ablate(

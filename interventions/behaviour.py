@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,9 +18,10 @@ from ..checkpoints import open_checkpoint
 from ..models.hooked import HookedModel
 from ..models.layers import parse_layers
 from ..plots import effect_map
+from ..plots.panels import figure_of
 from ..plots.terminal import behaviour_table
-from ..results import Result
-from . import routing
+from ..results import Picture, Result
+from . import patterns
 from .applying import apply, padded
 from .edits import Edit, Rows
 
@@ -38,6 +39,11 @@ CHANGES = ("where", "what")
 how much because it brings something else, ``|z' - A' V| / |A V|``, which is ``|A' (V' - V)| / |A V|`` unless the edit
 is at its output (root mean squares over tokens)."""
 CKA_SAMPLES = 512
+_CAPTIONS = {
+    "induction": "Colour is the share of a head's attention that goes to what followed earlier equal tokens.",
+    "where": "Colour is how much of its output changes because the head looks elsewhere, as a share of it.",
+    "what": "Colour is how much of its output changes because the head brings something else, as a share of it.",
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -88,7 +94,7 @@ class Behaviour(Result):
         lines = [f"{self.title()}: {self.record['tokens']:,} tokens in {self.record['rows']} rows."]
         return [behaviour_table(self.table)], [*lines, *self.summary().splitlines(), *self.reading().splitlines()]
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return a map of induction scores and, with an edit, of what changed."""
         edit = self.record["edit_text"]
         maps = {"induction.png": ("induction", "induction score" + (" before the edit" if edit else ""), "share")}
@@ -97,11 +103,15 @@ class Behaviour(Result):
                 "where.png": ("where", f"looks elsewhere under {edit}", "share of output"),
                 "what.png": ("what", f"brings something else under {edit}", "share of output"),
             }
-        return {file: lambda m=m: self._map(*m) for file, m in maps.items()}
+        return {
+            file: Picture(lambda m=m: self._map(*m), f"Layers down, heads across. {_CAPTIONS[m[0]]}")
+            for file, m in maps.items()
+        }
 
     def _map(self, column: str, title: str, unit: str) -> Figure:
         table = self.table[["layer", "head"]].assign(effect=self.table[column], significant=False)
-        return effect_map(pd.DataFrame(table), title=f"{self.title()}: {title}", unit=unit, name=column, marked=False)
+        words = {"title": f"{self.title()}: {title}", "unit": unit, "name": column}
+        return figure_of(effect_map(pd.DataFrame(table), marked=False, **words))
 
 
 def _largest(table: pd.DataFrame, column: str) -> tuple[str, float] | None:
@@ -229,19 +239,19 @@ class _Seen:
         """Take in a batch whose first row is row `start` of the text."""
         valid = self._valid[start : start + len(tokens)]
         keys = {
-            "previous": routing.previous_keys(valid),
-            "duplicate": routing.duplicate_keys(tokens, valid),
-            "induction": routing.induction_keys(tokens, valid),
+            "previous": patterns.previous_keys(valid),
+            "duplicate": patterns.duplicate_keys(tokens, valid),
+            "induction": patterns.induction_keys(tokens, valid),
         }
         inside = (self._picked[:, 0] >= start) & (self._picked[:, 0] < start + len(tokens))
         rows, places = (self._picked[inside] - torch.tensor([start, 0])).T
         for layer in self._layers:
             pattern, count = cache[f"{layer}.pattern"], float(valid.sum())
-            self._put(layer, "entropy", routing.entropy(pattern, valid), count)
-            self._put(layer, "distance", routing.distance(pattern, valid), count)
-            self._put(layer, "agreement", _others(routing.agreement(pattern, valid)), count)
+            self._put(layer, "entropy", patterns.entropy(pattern, valid), count)
+            self._put(layer, "distance", patterns.distance(pattern, valid), count)
+            self._put(layer, "agreement", _others(patterns.agreement(pattern, valid)), count)
             for name, chosen in keys.items():
-                self._put(layer, name, routing.mass(pattern, chosen, valid), float((valid & chosen.any(-1)).sum()))
+                self._put(layer, name, patterns.mass(pattern, chosen, valid), float((valid & chosen.any(-1)).sum()))
             self._outputs[layer].append(_written(self._model, layer, cache[f"{layer}.z"][rows, places]))
 
     def _put(self, layer: int, name: str, mean: Float[Tensor, " head"], count: float) -> None:
@@ -259,8 +269,8 @@ class _Seen:
                 if name != "cka"
             }
             outputs = torch.cat(self._outputs[layer]).transpose(0, 1)
-            few = outputs.shape[1] < routing.LEAST_SAMPLES
-            columns["cka"] = np.full(len(outputs), np.nan) if few else _others(routing.debiased_cka(outputs)).numpy()
+            few = outputs.shape[1] < patterns.LEAST_SAMPLES
+            columns["cka"] = np.full(len(outputs), np.nan) if few else _others(patterns.debiased_cka(outputs)).numpy()
             parts.append(pd.DataFrame({"layer": layer, "head": range(len(outputs)), **columns}))
         return pd.concat(parts, ignore_index=True)
 

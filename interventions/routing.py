@@ -1,113 +1,246 @@
-"""Where heads look and what they bring, as plain functions of patterns, tokens and outputs.
-
-Patterns are ``[batch, head, query_pos, key_pos]`` with rows that sum to one; a score is a mean over the queries for
-which it exists, and NaN where there is none.
-
-References
-----------
-Olsson et al., In-context Learning and Induction Heads (2022). Song et al., Feature selection via dependence
-maximization, JMLR 13 (2012), the unbiased HSIC; Kornblith et al., Similarity of neural network representations
-revisited (2019).
-"""
+"""Where one head looks on one text, before and after an edit."""
 
 from __future__ import annotations
 
-import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-LEAST_SAMPLES = 4
-"""Of the unbiased HSIC."""
+from ..checkpoints import open_checkpoint
+from ..models.hooked import HookedModel
+from ..models.layers import parse_layers
+from ..plots import routing_maps
+from ..plots.panels import OnAxes, figure_of
+from ..plots.routing_table import routing_table
+from ..results import Picture, Result
+from . import patterns
+from .applying import apply
+from .edits import Edit
+from .plan import edit_from_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+SHOWN = 10
+"""Pairs of query and key in the terminal's table."""
+UNMOVED = 1e-5
+"""Total variation below which a pattern is the same: what another order of sums makes of it."""
+_CAPTION = (
+    "Each row is a query, each column a key that it may look at (grey lies in its future); a row's weights sum to 1. "
+    "Left without the edit, in the middle with it, right the change: red is looked at more under the edit, blue less."
+)
 
 
-def entropy(
-    pattern: Float[Tensor, "batch head query_pos key_pos"], valid: Bool[Tensor, "batch query_pos"]
-) -> Float[Tensor, " head"]:
-    """Return the mean entropy of each head's pattern, in nats."""
-    logs = pattern.clamp_min(torch.finfo(pattern.dtype).tiny).log()
-    return _mean(-(pattern * logs).sum(-1), valid)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Routing(Result):
+    """One head's attention on one text, before and after an edit.
+
+    Parameters
+    ----------
+    table
+        One row per query and key that is not in its future: ``query_pos``, ``key_pos``, ``weight`` without the edit and
+        ``weight_edited`` with it.
+    tokens
+        One row a position: ``position``, ``token``, ``text``.
+    record
+        What was run: checkpoint, layer, head, edit; ``entropy`` and ``distance`` before and after (means over queries,
+        in nats and positions), and ``moved`` (mean total variation, 0 to 1).
+    """
+
+    tokens: pd.DataFrame
+
+    stem: ClassVar[str] = "routing"
+
+    @property
+    def head(self) -> str:
+        """The head's name, such as L2H5."""
+        return f"L{self.record['layer']}H{self.record['head']}"
+
+    def title(self) -> str:
+        """Return whose routing this is, and what was edited."""
+        where = self.record["checkpoint"]["path"] or "a model in memory"
+        return f"{self.head} of {where}: {self.record['edit_text']}"
+
+    def summary(self) -> str:
+        """Return how sharp and how far back the head looks, how much of it moves, and what moves most."""
+        entropy, distance = self.record["entropy"], self.record["distance"]
+        row = self.moved(1).to_dict("records")[0]
+        return (
+            f"Over {len(self.tokens)} queries: entropy {entropy[0]:.2f} → {entropy[1]:.2f} nats, looks "
+            f"{distance[0]:.1f} → {distance[1]:.1f} positions back.\n"
+            f"{100 * self.record['moved']:.1f} % of a query's attention moves on average; most of all at query "
+            f"{self._named(row['query_pos'])}, key {self._named(row['key_pos'])}: {100 * row['weight']:.0f} % → "
+            f"{100 * row['weight_edited']:.0f} %."
+        )
+
+    def reading(self) -> str:
+        """Return whether the edit reaches where this head looks, and what one text cannot show."""
+        if self.record["moved"] < UNMOVED:
+            return (
+                f"The pattern is the same: this edit does not reach where {self.head} looks. Only queries and keys of "
+                "its own layer do, and anything of the layers before."
+            )
+        return (
+            "This is one text: whether the head looks elsewhere in general is measured over many "
+            "(headscope report --text FILE --edit …)."
+        )
+
+    def moved(self, count: int) -> pd.DataFrame:
+        """Return the pairs of query and key whose weight changes most, with the change."""
+        table = self.table.assign(change=self.table["weight_edited"] - self.table["weight"])
+        order = (-table["change"].abs()).sort_values(kind="stable").index
+        return pd.DataFrame(table.loc[order[:count]])
+
+    def terminal(self) -> tuple[list[Table], list[str]]:
+        """Return what moves most, and what it shows."""
+        texts = [str(text) for text in self.tokens["text"]]
+        lines = [f"{self.title()}.", *self.summary().splitlines(), self.reading()]
+        return [routing_table(self.moved(SHOWN), texts, f"Where {self.head} looks: what moves most")], lines
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return the table and the tokens."""
+        return {self.stem: self.table, "tokens": self.tokens}
+
+    def pictures(self) -> dict[str, Picture]:
+        """Return the patterns before and after, and their difference."""
+        return {"routing.png": Picture(self.plot, _CAPTION)}
+
+    def plot(self, ax: OnAxes = None) -> Figure:
+        """Draw the pattern before and after the edit, and the change; on three axes of the caller's, if given."""
+        before, after = (self._square(column) for column in ("weight", "weight_edited"))
+        texts = [str(text) for text in self.tokens["text"]]
+        return figure_of(routing_maps(before, after, texts, title=self.title(), ax=ax))
+
+    def _square(self, column: str) -> np.ndarray:
+        square = np.zeros((len(self.tokens),) * 2)
+        square[self.table["query_pos"], self.table["key_pos"]] = self.table[column]
+        return square
+
+    def _named(self, position: Any) -> str:
+        return f"{int(position)} ({str(self.tokens['text'].iloc[int(position)])!r})"
 
 
-def distance(
-    pattern: Float[Tensor, "batch head query_pos key_pos"], valid: Bool[Tensor, "batch query_pos"]
-) -> Float[Tensor, " head"]:
-    """Return how many positions back each head looks, on average."""
-    place = torch.arange(pattern.shape[-1], device=pattern.device)
-    back = (place[:, None] - place).clamp_min(0).to(pattern.dtype)
-    return _mean((pattern * back).sum(-1), valid)
+@torch.no_grad()
+def routing(
+    source: str | os.PathLike[str] | HookedModel,
+    text: str | Sequence[int],
+    *,
+    layer: int,
+    head: int,
+    edit: Edit | str,
+    seed: int = 0,
+    origin: dict[str, Any] | None = None,
+    out: str | os.PathLike[str] | None = None,
+) -> Routing:
+    r"""Return where a head looks on a text, before and after an edit.
 
-
-def mass(
-    pattern: Float[Tensor, "batch head query_pos key_pos"],
-    keys: Bool[Tensor, "batch query_pos key_pos"],
-    valid: Bool[Tensor, "batch query_pos"],
-) -> Float[Tensor, " head"]:
-    """Return each head's attention to chosen keys, over the queries that have one."""
-    return _mean((pattern * keys[:, None]).sum(-1), valid & keys.any(-1))
-
-
-def previous_keys(valid: Bool[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos pos"]:
-    """Return for each query the key right before it."""
-    count = valid.shape[1]
-    before = torch.ones(count, count, dtype=torch.bool, device=valid.device).tril(-1).triu(-1)
-    return before & valid[:, None, :] & valid[:, :, None]
-
-
-def duplicate_keys(tokens: Int[Tensor, "batch pos"], valid: Bool[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos pos"]:
-    """Return for each query the earlier keys that hold the same token."""
-    count = tokens.shape[1]
-    earlier = torch.ones(count, count, dtype=torch.bool, device=tokens.device).tril(-1)
-    return (tokens[:, :, None] == tokens[:, None, :]) & earlier & valid[:, None, :] & valid[:, :, None]
-
-
-def induction_keys(tokens: Int[Tensor, "batch pos"], valid: Bool[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos pos"]:
-    """Return for each query the keys behind earlier occurrences of its token."""
-    behind = torch.zeros_like(duplicate_keys(tokens, valid))
-    behind[:, :, 1:] = duplicate_keys(tokens, valid)[:, :, :-1]
-    # Where the query repeats the token right before it, the key behind that is the query itself: no earlier place.
-    return behind & torch.ones_like(behind[0]).tril(-1)
-
-
-def agreement(
-    pattern: Float[Tensor, "batch head query_pos key_pos"], valid: Bool[Tensor, "batch query_pos"]
-) -> Float[Tensor, "head head"]:
-    """Return how much of their attention two heads put on the same keys: ``1 - total variation``, from 0 to 1."""
-    heads = pattern.shape[1]
-    found = torch.ones(heads, heads, dtype=pattern.dtype)
-    for head in range(heads):
-        apart = 0.5 * (pattern - pattern[:, head : head + 1]).abs().sum(-1)
-        found[head] = (1 - _mean(apart, valid)).cpu()
-    return found
-
-
-def debiased_cka(outputs: Float[Tensor, "head sample width"]) -> Float[Tensor, "head head"]:
-    """Return the linear CKA of every pair of heads' outputs from the unbiased estimate of HSIC.
-
-    Unlike the plain one it is near zero for independent outputs however few the samples (and may be below). NaN where a
-    head's output does not vary.
+    Parameters
+    ----------
+    source
+        A checkpoint's path or the name of one that ships, or a `HookedModel`.
+    text
+        A text, or the numbers of its tokens.
+    layer, head
+        Which head is watched. The edit may be anywhere.
+    edit
+        What to change: an edit, or a text like ``shuffle:v_private:2:5`` (how, path, layers, heads), whose mean is that
+        over this text.
+    seed
+        Of what is random in an edit that comes as a text.
+    origin
+        Where a model in memory comes from (`Checkpoint.describe`), for the record.
+    out
+        Directory to save to.
 
     Raises
     ------
-    ValueError
-        If there are fewer than four samples.
+    CheckpointError
+        If the checkpoint cannot be read.
+    TokenizerError
+        If a text comes and the model has no tokenizer.
+    ValueError, IndexError
+        If the text is empty or longer than the model's context, a layer or head does not exist, or the edit cannot be.
+
+    Examples
+    --------
+    >>> import headscope as hs
+    >>> found = hs.routing("lrkv", "def f(a):\n    return a\n", layer=3, head=3, edit="shuffle:k_private:3:3")
+    >>> bool(found.record["moved"] > 0.01)
+    True
     """
-    heads, n, _ = outputs.shape
-    if n < LEAST_SAMPLES:
-        raise ValueError(f"debiased CKA needs at least {LEAST_SAMPLES} samples but got {n}")
-    outputs = outputs.double() - outputs.double().mean(1, keepdim=True)
-    kernels = outputs @ outputs.transpose(1, 2)
-    kernels.diagonal(dim1=1, dim2=2).zero_()
-    sums, totals = kernels.sum(-1), kernels.sum((-1, -2))
-    inner = torch.einsum("gij,hij->gh", kernels, kernels)
-    hsic = inner + totals[:, None] * totals / ((n - 1) * (n - 2)) - 2 / (n - 2) * sums @ sums.T
-    own = hsic.diagonal()
-    size = torch.where(own > 1e-12 * inner.diagonal().clamp_min(1e-300), own, torch.full_like(own, math.nan))
-    return hsic / (size[:, None] * size).sqrt()
+    if not isinstance(source, HookedModel):
+        checkpoint = open_checkpoint(source)
+        source, origin = checkpoint.load(), checkpoint.describe()
+    model = source.eval()
+    (layer,) = parse_layers([layer], model.config.n_layers)
+    if not 0 <= head < model.config.attention.n_heads:
+        raise IndexError(f"head {head} does not exist: layer {layer} has heads 0–{model.config.attention.n_heads - 1}")
+    row = _row(model, text)
+    change = _edit(edit, row, model.config.n_layers, seed)
+    before = _pattern(model, row, layer, head)
+    with apply(model, change):
+        after = _pattern(model, row, layer, head)
+    query_pos, key_pos = np.tril_indices(len(row))
+    weights = {"weight": before[query_pos, key_pos].numpy(), "weight_edited": after[query_pos, key_pos].numpy()}
+    texts = [str(token) for token in row] if model.tokenizer is None else model.to_str_tokens(torch.tensor(row))
+    record = {
+        "kind": "routing",
+        "checkpoint": origin or model.describe(),
+        "config": model.config.to_dict(),
+        "layer": layer,
+        "head": head,
+        "edit": change.describe(),
+        "edit_text": str(change),
+        **_measured(before, after),
+    }
+    result = Routing(
+        table=pd.DataFrame({"query_pos": query_pos, "key_pos": key_pos, **weights}),
+        tokens=pd.DataFrame({"position": range(len(row)), "token": row, "text": texts}),
+        record=record,
+    )
+    if out is not None:
+        result.save(out)
+    return result
 
 
-def _mean(values: Float[Tensor, "batch head query_pos"], valid: Bool[Tensor, "batch query_pos"]) -> Tensor:
-    chosen = valid[:, None].expand_as(values)
-    count = chosen.sum((0, 2))
-    return torch.where(chosen, values, torch.zeros_like(values)).sum((0, 2)) / torch.where(count > 0, count, math.nan)
+def _row(model: HookedModel, text: str | Sequence[int]) -> tuple[int, ...]:
+    row = model.to_tokens(text)[0].tolist() if isinstance(text, str) else [int(token) for token in text]
+    if not 0 < len(row) <= model.config.n_ctx:
+        raise ValueError(f"text should have between 1 and n_ctx {model.config.n_ctx} tokens but has {len(row)}")
+    return tuple(row)
+
+
+def _edit(edit: Edit | str, row: tuple[int, ...], n_layers: int, seed: int) -> Edit:
+    if isinstance(edit, Edit):
+        return edit
+    if edit.startswith("resample"):
+        raise ValueError("resampling needs other rows than this text: give Resample(path=…, donors=rows) as the edit")
+    return edit_from_text(edit, (row,), n_layers, seed)
+
+
+def _pattern(model: HookedModel, row: tuple[int, ...], layer: int, head: int) -> Float[Tensor, "query_pos key_pos"]:
+    name = f"blocks.{layer}.attn.hook_pattern"
+    device = next(model.parameters()).device
+    tokens = torch.tensor([row], device=device)
+    _, cache = model.run_with_cache(tokens, return_type=None, names_filter=name)
+    return cache[name][0, head].double().cpu()
+
+
+def _measured(
+    before: Float[Tensor, "query_pos key_pos"], after: Float[Tensor, "query_pos key_pos"]
+) -> dict[str, float | list[float]]:
+    both = torch.stack((before, after))[None]  # two heads of one sample, for `patterns`
+    valid = torch.ones(1, len(before), dtype=torch.bool)
+    return {
+        "entropy": patterns.entropy(both, valid).tolist(),
+        "distance": patterns.distance(both, valid).tolist(),
+        "moved": float(0.5 * (after - before).abs().sum(-1).mean()),
+    }

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from . import style
 from .labels import name_points
+from .panels import OnAxes, as_drawn, figure_of, given_panels, new_panels
 from .variants import VARIANTS, display_name, tint
 
 HEADS = (4, 8, 64)
@@ -22,11 +21,12 @@ MARGIN = 1.16
 """Room for names right of the ends, in ranks."""
 TOP = 132
 """Percent: a little above four heads at full rank."""
+KEY = "dotted: caches of the other models · tick: rank padded for kernels"
 MODEL_COLUMNS = ("model", "variant", "n_heads", "d_head", "setting", "value", "cache_pct_mha", "cache_physical_pct_mha")
 LOSS_COLUMNS = ("size", "model", "loss", "cache_pct_mha", "series")
 
 
-def cache_against_rank(models: pd.DataFrame) -> Figure:
+def cache_against_rank(models: pd.DataFrame, *, ax: OnAxes = None) -> np.ndarray:
     """Draw LRKV's cache as a share of MHA's: left against the rank, right against the number of heads.
 
     ``1 / H + r / d_head``: the rank sets the slope, the heads the intercept. The models of a budget stand in both
@@ -37,50 +37,58 @@ def cache_against_rank(models: pd.DataFrame) -> Figure:
     models
         One row a model. Used are `model`, `variant`, `n_heads`, `d_head`, `setting`, `value`, `cache_pct_mha` and
         `cache_physical_pct_mha` (percent).
+    ax
+        Two axes to draw on. A new figure where not given. Names are placed for the layout that the figure has then.
 
     Returns
     -------
-    matplotlib.figure.Figure
-        Its axes are the two panels.
+    numpy.ndarray
+        The two panels.
 
     Raises
     ------
     ValueError
-        If a column is missing or there is no model.
+        If a column is missing, there is no model, or the number of axes is not two.
 
     Examples
     --------
     >>> import pandas as pd
     >>> row = {"model": "lrkv", "variant": "lrkv", "n_heads": 18, "d_head": 128, "setting": "rank", "value": 55}
-    >>> figure = cache_against_rank(pd.DataFrame([row | {"cache_pct_mha": 48.52, "cache_physical_pct_mha": 49.31}]))
-    >>> [ax.get_xlabel() for ax in figure.axes]
+    >>> models = pd.DataFrame([row | {"cache_pct_mha": 48.52, "cache_physical_pct_mha": 49.31}])
+    >>> [ax.get_xlabel() for ax in cache_against_rank(models)]
     ['rank r', 'heads H']
     """
     style.require(models, MODEL_COLUMNS, row="model")
     rows = models.to_dict("records")
     width, heads = int(rows[0]["d_head"]), int(rows[0]["n_heads"])
-    figure = Figure(figsize=(10.4, 4.9), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
-    figure.suptitle(f"Cache of LRKV as a share of MHA's: 1/H + r/d_head, heads {width} wide", fontsize=12)
-    left, right = figure.subplots(1, 2, sharey=True)
+    title = f"Cache of LRKV as a share of MHA's: 1/H + r/d_head, heads {width} wide"
+    if ax is None:
+        left, right = new_panels(2, columns=2, size=(10.4, 4.9), title=title)
+        figure_of(left).supxlabel(KEY, fontsize=9)
+        right.tick_params(labelleft=False)  # the scale is the left one's
+    else:
+        left, right = given_panels(ax, 2, "of rank and heads")
+        left.set_title(title, fontsize=9, loc="left", wrap=True)
     _against_rank(left, width, heads)
     ranks = [int(row["value"]) for row in rows if row["variant"] == "lrkv"]
     _against_heads(right, width, heads, ranks)
+    if ax is not None:
+        right.set_xlabel(f"{right.get_xlabel()}\n{KEY}")
     places = {left: [], right: []}
     for row in rows:
-        for ax, x in ((left, row["value"]), (right, row["n_heads"])):
-            places[ax] += [_point(ax, row, x)] if row["variant"] == "lrkv" else []
+        for panel, x in ((left, row["value"]), (right, row["n_heads"])):
+            places[panel] += [_point(panel, row, x)] if row["variant"] == "lrkv" else []
             if row["variant"] != "lrkv":
-                _level(ax, row, 1 / MARGIN if ax is left else 1.0)
-    for ax in (left, right):
-        ax.set_ylim(0, TOP)
-        ax.spines[["top", "right"]].set_visible(False)
+                _level(panel, row, 1 / MARGIN if panel is left else 1.0)
+    for panel in (left, right):
+        panel.set_ylim(0, TOP)
+        panel.spines[["top", "right"]].set_visible(False)
     left.set_ylabel("cache (% of MHA's, same heads)")
     _name_levels(right, rows)
-    figure.supxlabel("dotted: caches of the other models · tick: rank padded for kernels", fontsize=9)
-    figure.draw_without_rendering()
-    for ax, points in places.items():
-        name_points(ax, points)
-    return figure
+    figure_of(left).draw_without_rendering()
+    for panel, points in places.items():
+        name_points(panel, points)
+    return np.array([left, right], dtype=object)
 
 
 def _against_rank(ax: Axes, width: int, heads: int) -> None:
@@ -163,7 +171,7 @@ def _name_levels(ax: Axes, rows: list[dict[str, Any]]) -> None:
         text.set_zorder(5)
 
 
-def paper_loss(losses: pd.DataFrame) -> Figure:
+def paper_loss(losses: pd.DataFrame, *, ax: OnAxes = None) -> Axes | np.ndarray:
     """Draw printed losses against the cache of the printed settings, one panel a size.
 
     Parameters
@@ -171,41 +179,42 @@ def paper_loss(losses: pd.DataFrame) -> Figure:
     losses
         One row a model: `size`, `model`, `loss` (nats a token), `cache_pct_mha` (percent), `series`. Rows of a series
         ``"rank ablation"`` are joined by a line.
+    ax
+        Axes to draw on, one for each size. A new figure where not given. Names are placed for the layout that the
+        figure has then.
 
     Returns
     -------
-    matplotlib.figure.Figure
-        Its axes are the panels, in the order in which sizes come.
+    matplotlib.axes.Axes or numpy.ndarray
+        The panel, or an array of several, in the order in which sizes come.
 
     Raises
     ------
     ValueError
-        If a column is missing or there is no row.
+        If a column is missing, there is no row, or the number of axes is not the number of sizes.
 
     Examples
     --------
     >>> import pandas as pd
     >>> rows = [("1B", "mha", 2.5, 100.0, "table"), ("1B", "lrkv", 2.4, 48.5, "table")]
-    >>> figure = paper_loss(pd.DataFrame(rows, columns=["size", "model", "loss", "cache_pct_mha", "series"]))
-    >>> [text.get_text() for text in figure.axes[0].texts]
+    >>> ax = paper_loss(pd.DataFrame(rows, columns=["size", "model", "loss", "cache_pct_mha", "series"]))
+    >>> [text.get_text() for text in ax.texts]
     ['MHA', 'LRKV']
     """
     style.require(losses, LOSS_COLUMNS, row="model")
     sizes = list(dict.fromkeys(losses["size"]))
-    columns = min(2, len(sizes))
-    lines = math.ceil(len(sizes) / columns)
-    figure = Figure(figsize=(5.2 * columns, 3.3 * lines + 1.0), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))
-    figure.suptitle("Loss that the LRKV paper prints against the cache of its settings", fontsize=12)
-    axes = figure.subplots(lines, columns, squeeze=False).ravel()
-    for ax in axes[len(sizes) :]:
-        ax.remove()
-    panels = [(ax, pd.DataFrame(losses[losses["size"] == size])) for ax, size in zip(axes, sizes, strict=False)]
-    for ax, here in panels:
-        _loss_panel(ax, here)
-    ablation = "line: LRKV at ranks 8 to 128 (Table 8) · " if "rank ablation" in set(losses["series"]) else ""
-    figure.supxlabel(f"{ablation}one run a model: the paper gives no spread over seeds", fontsize=9)
-    figure.draw_without_rendering()
-    for ax, here in panels:
+    panels = _new(len(sizes)) if ax is None else given_panels(ax, len(sizes), "size")
+    drawn = [(panel, pd.DataFrame(losses[losses["size"] == size])) for panel, size in zip(panels, sizes, strict=True)]
+    for panel, here in drawn:
+        _loss_panel(panel, here)
+    note = "line: LRKV at ranks 8 to 128 (Table 8) · " if "rank ablation" in set(losses["series"]) else ""
+    note += "one run a model: the paper gives no spread over seeds"
+    if ax is None:
+        figure_of(panels[0]).supxlabel(note, fontsize=9)
+    else:
+        panels[-1].set_xlabel(f"{panels[-1].get_xlabel()}\n{note}")
+    figure_of(panels[0]).draw_without_rendering()
+    for panel, here in drawn:
         named = [row for row in here.to_dict("records") if row["series"] != "rank ablation"]
         joined = [row for row in here.to_dict("records") if row["series"] == "rank ablation"]
         points = [(r["cache_pct_mha"], r["loss"], display_name(r["model"]), VARIANTS[_variant(r)][0]) for r in named]
@@ -213,8 +222,15 @@ def paper_loss(losses: pd.DataFrame) -> Figure:
             (r["cache_pct_mha"], r["loss"], r["model"].split("-")[1].replace("r", "r "), VARIANTS["lrkv"][0])
             for r in joined
         ]
-        name_points(ax, points)
-    return figure
+        name_points(panel, points)
+    return as_drawn(panels)
+
+
+def _new(n_panels: int) -> list[Axes]:
+    columns = min(2, n_panels)
+    size = (5.2 * columns, 3.3 * math.ceil(n_panels / columns) + 1.0)
+    title = "Loss that the LRKV paper prints against the cache of its settings"
+    return new_panels(n_panels, columns=columns, size=size, title=title)
 
 
 def _variant(row: dict[str, Any]) -> str:

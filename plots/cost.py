@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.legend_handler import HandlerLine2D
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -19,6 +17,7 @@ from scipy import stats
 
 from . import style
 from .labels import name_points
+from .panels import OnAxes, add_legend, as_drawn, figure_of, given_panels, new_panels
 from .variants import VARIANTS, Look, display_name, looks, tint, variant_of
 
 COLUMNS = ("model", "control", "seed", "loss", "cache_bytes", "cache_bytes_physical")
@@ -33,7 +32,7 @@ MAX_CACHE_TICKS = 8
 PANEL_INCHES = (4.8, 3.9)
 
 
-def loss_against_cache(runs: pd.DataFrame) -> Figure:
+def loss_against_cache(runs: pd.DataFrame, *, ax: OnAxes = None) -> Axes | np.ndarray:
     """Draw test loss against cache size, one panel for each control.
 
     Small dots are runs; a larger marker with a vertical bar is the mean over a model's seeds with its 95 %
@@ -48,55 +47,62 @@ def loss_against_cache(runs: pd.DataFrame) -> Figure:
         common, "backbone" or "parameters"; a run that belongs to both has a row for each), `seed`, `loss` (test
         cross-entropy, nats a token), `cache_bytes` (bytes a token over all layers) and `cache_bytes_physical`
         (the same with ranks padded for kernels).
+    ax
+        Axes to draw on, one for each control. A new figure where not given. Models' names are placed for the layout
+        that the figure has when they are drawn.
 
     Returns
     -------
-    matplotlib.figure.Figure
-        The figure; its axes are the panels, "same backbone" first.
+    matplotlib.axes.Axes or numpy.ndarray
+        The panel, or an array of both, "same backbone" first.
 
     Raises
     ------
     ValueError
         If a column is missing, the table is empty, a loss is not finite, a cache is not positive or differs between
-        the seeds of a model, a control is unknown, or a (model, control, seed) appears twice.
+        the seeds of a model, a control is unknown, a (model, control, seed) appears twice, or the number of axes is
+        not the number of panels.
 
     Examples
     --------
     >>> import pandas as pd
     >>> runs = pd.DataFrame({"model": ["mha", "mqa"], "control": "backbone", "seed": 0, "loss": [2.62, 2.71]})
     >>> runs["cache_bytes"] = runs["cache_bytes_physical"] = [2048, 256]
-    >>> figure = loss_against_cache(runs)
-    >>> [text.get_text() for text in figure.axes[0].texts]
+    >>> [text.get_text() for text in loss_against_cache(runs).texts]
     ['MHA', 'MQA']
     """
     rows = _checked(runs)
     look_of = looks(rows["model"])
-    panels = _by_control(rows)
-    points = {control: _points(here) for control, here in panels.items()}
+    by_control = _by_control(rows)
+    points = {control: _points(here) for control, here in by_control.items()}
     every = [point for panel in points.values() for point in panel]
-    low, high = _loss_limits(every)
-
-    # Below the panels stand the legend and its notes, above them the title: about an inch and a half.
-    width, height = PANEL_INCHES
-    size = (max(6.4, width * len(panels)), height + 1.5)
-    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06))
-    figure.suptitle("Loss against cache", fontsize=12)
-    axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
-    axes[0].set_ylim(low, high)
-    _scale_cache(axes[0], every)
-    for ax, control in zip(axes, panels, strict=True):
-        ax.set_title(CONTROLS[control], fontsize=11)
-        _finish(ax)
+    limits = _loss_limits(every)
+    panels = _new(len(points)) if ax is None else given_panels(ax, len(points), "control")
+    for panel, control in zip(panels, points, strict=True):
+        panel.set_ylim(limits)
+        _scale_cache(panel, every)
+        panel.set_title(CONTROLS[control], fontsize=11)
+        _finish(panel)
         # The longest bar first: where two models have the same cache, the shorter lies on the longer.
         for point in sorted(points[control], key=lambda point: -point.length):
-            _draw_point(ax, point, look_of[point.model])
-    axes[0].set_ylabel("test loss (nats a token)")
-    _add_legend(figure, every, _notes(panels, every, low, high))
+            _draw_point(panel, point, look_of[point.model])
+    panels[0].set_ylabel("test loss (nats a token)")
+    _add_legend(panels, every, _notes(by_control, every, *limits), own=ax is None)
     # Labels are placed by what is drawn where, which is known only once the panels have their places.
-    figure.draw_without_rendering()
-    for ax, control in zip(axes, panels, strict=True):
-        name_points(ax, [(p.cache, p.mean, display_name(p.model), look_of[p.model][0]) for p in points[control]])
-    return figure
+    figure_of(panels[0]).draw_without_rendering()
+    for panel, control in zip(panels, points, strict=True):
+        name_points(panel, [(p.cache, p.mean, display_name(p.model), look_of[p.model][0]) for p in points[control]])
+    return as_drawn(panels)
+
+
+def _new(n_panels: int) -> list[Axes]:
+    width, height = PANEL_INCHES
+    # Below the panels stand the legend and its notes, above them the title: about an inch and a half.
+    size = (max(6.4, width * n_panels), height + 1.5)
+    panels = new_panels(n_panels, columns=n_panels, size=size, title="Loss against cache", shared=True)
+    for panel in panels[1:]:
+        panel.tick_params(labelleft=False)
+    return panels
 
 
 @dataclass(frozen=True)
@@ -244,7 +250,7 @@ def _notes(panels: dict[str, pd.DataFrame], points: Sequence[_Point], low: float
     return notes
 
 
-def _add_legend(figure: Figure, points: Sequence[_Point], notes: Sequence[str]) -> None:
+def _add_legend(panels: Sequence[Axes], points: Sequence[_Point], notes: Sequence[str], *, own: bool) -> None:
     """Say below the panels what dots, bars and thin lines are, in no model's colour."""
     shape: dict[str, Any] = {"color": NEUTRAL, "linestyle": "none"}
     dot = Line2D([], [], marker="o", markersize=3.6, **shape)
@@ -260,11 +266,10 @@ def _add_legend(figure: Figure, points: Sequence[_Point], notes: Sequence[str]) 
     if any(point.physical != point.cache for point in points):
         tick = Line2D([], [], color=NEUTRAL, linewidth=0.9, marker="|", markersize=7)
         entries.append((tick, "line to the tick: cache with ranks padded for kernels"))
-    handles, labels = zip(*entries, strict=True)
-    options = {"fontsize": 9, "title_fontsize": 9, "frameon": False, "title": "\n".join(notes) or None}
-    columns = len(entries) if figure.get_figwidth() > 7 or len(entries) < 3 else 1
-    handlers = {handle: HandlerLine2D(numpoints=2, update_func=_tick_at_end) for handle in handles[2:]}
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, handler_map=handlers, **options)
+    handlers = {handle: HandlerLine2D(numpoints=2, update_func=_tick_at_end) for handle, _ in entries[2:]}
+    columns = len(entries) if figure_of(panels[0]).get_figwidth() > 7 or len(entries) < 3 else 1
+    named = {label: handle for handle, label in entries}
+    add_legend(panels, named, "\n".join(notes), own=own, ncols=columns, handler_map=handlers)
 
 
 def _tick_at_end(legend_line: Any, line: Any) -> None:

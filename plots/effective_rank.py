@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from . import style
+from .panels import OnAxes, add_legend, as_drawn, given_panels, legend_entries, new_panels
 
 NULL_COLUMNS = ("null_mean", "null_low", "null_high", "null_centred_mean")
 NUMBER_COLUMNS = ("n_heads", "erank", "erank_centred", *NULL_COLUMNS)
@@ -21,7 +19,7 @@ PANEL_INCHES = (4.6, 3.2)
 MAX_LAYER_TICKS = 12
 
 
-def effective_rank(table: pd.DataFrame, *, axes: Axes | Sequence[Axes] | np.ndarray | None = None) -> Figure:
+def effective_rank(table: pd.DataFrame, *, ax: OnAxes = None) -> Axes | np.ndarray:
     """Draw the effective rank of the heads by layer, one panel for each (circuit, part).
 
     Uncentred and centred effective rank are solid lines, their caps `H` and `H - 1` dashed in the same two colours; the
@@ -34,13 +32,13 @@ def effective_rank(table: pd.DataFrame, *, axes: Axes | Sequence[Axes] | np.ndar
         The report's table, one row for each layer, circuit and part. Used are the columns `layer`, `circuit`,
         `part`, `n_heads`, `erank`, `erank_centred`, `null_mean`, `null_low`, `null_high`, `null_centred_mean`
         (all four null columns may be missing values) and `status`. Ranks are in heads.
-    axes
+    ax
         Axes to draw on, one for each (circuit, part): QK's parts, then OV's. A new figure where not given.
 
     Returns
     -------
-    matplotlib.figure.Figure
-        The new figure, or the one that `axes` belong to.
+    matplotlib.axes.Axes or numpy.ndarray
+        The panel, or an array of several.
 
     Raises
     ------
@@ -54,23 +52,22 @@ def effective_rank(table: pd.DataFrame, *, axes: Axes | Sequence[Axes] | np.ndar
     >>> table = pd.DataFrame({"layer": [0, 1], "circuit": "qk", "part": "all", "n_heads": 4, "status": "ok"})
     >>> table[["erank", "erank_centred"]] = [[3.1, 2.6], [2.7, 2.2]]
     >>> table[["null_mean", "null_low", "null_high", "null_centred_mean"]] = None
-    >>> figure = effective_rank(table)
-    >>> [ax.get_title() for ax in figure.axes]
-    ['QK']
+    >>> effective_rank(table).get_title()
+    'QK'
     """
     rows = _checked(table)
     blocks = style.in_order(zip(rows["circuit"], rows["part"], strict=True))
-    figure, panels = _panels(axes, len(blocks))
+    panels = _new(len(blocks)) if ax is None else given_panels(ax, len(blocks), "circuit and part")
     reasons = style.degenerate_label(rows)
     limits = []
-    for ax, (circuit, part) in zip(panels, blocks, strict=True):
+    for panel, (circuit, part) in zip(panels, blocks, strict=True):
         here = rows.loc[(rows["circuit"] == circuit) & (rows["part"] == part)]
-        _draw_panel(ax, here, reasons)
-        ax.set_title(style.block_title(circuit, part), fontsize=11)
+        _draw_panel(panel, here, reasons)
+        panel.set_title(style.block_title(circuit, part), fontsize=11)
         limits.append(_limits(here))
     own_scales = _set_limits(panels, limits)
-    _add_legend(figure, panels, _note(rows, own_scales=own_scales), own_figure=axes is None)
-    return figure
+    add_legend(panels, legend_entries(panels), _note(rows, own_scales=own_scales), own=ax is None)
+    return as_drawn(panels)
 
 
 def _checked(table: pd.DataFrame) -> pd.DataFrame:
@@ -91,22 +88,12 @@ def _checked(table: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values("layer", kind="stable")
 
 
-def _panels(axes: Axes | Sequence[Axes] | np.ndarray | None, n_panels: int) -> tuple[Figure, list[Axes]]:
-    """Make one axes a panel on a new figure, or check the caller's."""
-    if axes is not None:
-        panels = [axes] if isinstance(axes, Axes) else list(np.asarray(axes, dtype=object).flat)
-        if len(panels) != n_panels:
-            raise ValueError(f"the table has {n_panels} panel(s), one each (circuit, part), but got {len(panels)} axes")
-        figure = panels[0].figure
-        return (figure.figure if isinstance(figure, SubFigure) else figure), panels
+def _new(n_panels: int) -> list[Axes]:
     columns = n_panels if n_panels < 4 else math.ceil(n_panels / 2) if n_panels < 7 else 3
-    n_rows = math.ceil(n_panels / columns)
     width, height = PANEL_INCHES
     # The legend under the panels and the title take about an inch and a half; it needs some width, too.
-    size = (max(6.4, width * columns), height * n_rows + 1.5)
-    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06))
-    figure.suptitle("Effective rank of the heads, by layer", fontsize=12)
-    return figure, [figure.add_subplot(n_rows, columns, index + 1) for index in range(n_panels)]
+    size = (max(6.4, width * columns), height * math.ceil(n_panels / columns) + 1.5)
+    return new_panels(n_panels, columns=columns, size=size, title="Effective rank of the heads, by layer")
 
 
 def _draw_panel(ax: Axes, rows: pd.DataFrame, reasons: str) -> None:
@@ -215,18 +202,3 @@ def _note(rows: pd.DataFrame, *, own_scales: bool) -> str:
     if own_scales:
         notes.append("Each panel has its own vertical scale.")
     return " ".join(notes)
-
-
-def _add_legend(figure: Figure, panels: list[Axes], note: str, *, own_figure: bool) -> None:
-    """Put one legend for all panels outside the data; on a caller's figure beside the last panel."""
-    entries = {}
-    for ax in panels:
-        handles, labels = ax.get_legend_handles_labels()
-        entries |= dict(zip(labels, handles, strict=True))
-    options = {"title": note or None, "fontsize": 9, "title_fontsize": 9, "frameon": False}
-    if own_figure:
-        columns = 3 if figure.get_figwidth() > 7 else 2
-        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, **options)
-    else:
-        place = {"loc": "upper left", "bbox_to_anchor": (1.18, 1.0), "borderaxespad": 0.0}
-        panels[-1].legend(entries.values(), entries.keys(), **place, **options)

@@ -7,17 +7,16 @@ import math
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import TwoSlopeNorm
-from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.patches import Rectangle
 
 from . import style
+from .maps import every, heat_map, name_cells
+from .panels import OnAxes, given_panels, new_panels
 
 COLUMNS = ("layer", "head", "effect", "significant")
 CELL = 0.34
-MAX_TICKS = 32
+MAX_NAMES = 32
+WIDEST, TALLEST = 26.0, 20.0
+"""Inches."""
 
 
 def effect_map(
@@ -28,7 +27,8 @@ def effect_map(
     name: str = "effect",
     cell: str = "head",
     marked: bool = True,
-) -> Figure:
+    ax: OnAxes = None,
+) -> Axes:
     """Draw effects as a map, layers down and heads across.
 
     Colour is the effect, white at zero; a dot marks the significant ones, and cells without a value are hatched.
@@ -44,42 +44,45 @@ def effect_map(
         What `head` counts: heads, or key/value groups.
     marked
         Whether to mark and count what is significant.
+    ax
+        Axes to draw on, which gives room to the colour bar. A new figure where not given.
 
     Returns
     -------
-    matplotlib.figure.Figure
-        Its axes are the map and the colour bar.
+    matplotlib.axes.Axes
+        The map; the colour bar is the figure's last axes.
 
     Raises
     ------
     ValueError
-        If a column is missing, the table is empty, or a cell appears twice.
+        If a column is missing, the table is empty, a cell appears twice, or `ax` holds several.
 
     Examples
     --------
     >>> import pandas as pd
     >>> table = pd.DataFrame({"layer": [0, 0], "head": [0, 1], "effect": [-0.5, 0.1], "significant": [True, False]})
-    >>> figure = effect_map(table)
-    >>> figure.axes[0].get_xlabel(), figure.axes[1].get_ylabel()
+    >>> ax = effect_map(table)
+    >>> ax.get_xlabel().splitlines()[0], ax.figure.axes[-1].get_ylabel()
     ('head', 'effect (nats)')
     """
     layers, heads, values, marks = _grid(table)
     # A map of few cells still needs room for its words.
-    size = max(5.2, CELL * len(heads) + 2.6), max(2.6, CELL * len(layers) + 1.7)
-    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
-    if title:
-        figure.suptitle(title, fontsize=11, wrap=True)
-    ax = figure.add_subplot()
-    image = _draw(ax, values, marks)
-    _label(ax, layers, heads, cell)
-    bar = figure.colorbar(image, ax=ax, fraction=0.08, pad=0.03)
-    bar.set_label(f"{name} ({unit})")
+    size = min(max(5.2, CELL * len(heads) + 2.6), WIDEST), min(max(2.8, CELL * len(layers) + 1.9), TALLEST)
+    panel = new_panels(1, columns=1, size=size, title=title) if ax is None else given_panels(ax, 1, "map")
+    (drawn,) = panel
+    if ax is not None:
+        drawn.set_title(title, fontsize=10, wrap=True)
+    limits = _limits(values)
+    heat_map(drawn, values, limits=limits, label=f"{name} ({unit})", cmap=style.DIVERGING)
     if not (values < 0).any():
-        bar.ax.set_ylim(0, None)  # shares: there is nothing below zero to show
+        drawn.figure.axes[-1].set_ylim(0, None)  # shares: there is nothing below zero to show
+    rows, columns = np.nonzero(marks)
     if marked:
-        known = int(np.isfinite(values).sum())
-        figure.supxlabel(f"dot: significant ({int(marks.sum())} of {known})", fontsize=9)
-    return figure
+        # White rim, black core: seen on the darkest red and blue and on white.
+        rim = {"color": style.MARK, "markersize": 5, "markeredgecolor": "white", "markeredgewidth": 0.9}
+        drawn.plot(columns + 0.5, rows + 0.5, "o", **rim)
+    _label(drawn, layers, heads, cell, _notes(values, marks, marked=marked))
+    return drawn
 
 
 def _grid(table: pd.DataFrame) -> tuple[list[int], list[int], np.ndarray, np.ndarray]:
@@ -96,34 +99,22 @@ def _grid(table: pd.DataFrame) -> tuple[list[int], list[int], np.ndarray, np.nda
     return layers, heads, values, marks
 
 
-def _draw(ax: Axes, values: np.ndarray, marks: np.ndarray) -> AxesImage:
-    ax.set_facecolor(style.UNDEFINED_FACE)
+def _limits(values: np.ndarray) -> tuple[float, float]:
     known = np.abs(values[np.isfinite(values)])
     limit = float(known.max()) if known.size and known.max() > 0 else 1.0
-    norm = TwoSlopeNorm(0.0, -limit, limit)
-    image = ax.imshow(np.ma.masked_invalid(values), cmap=style.DIVERGING, norm=norm, aspect="auto", origin="upper")
-    rows, columns = np.nonzero(marks)
-    # White rim, black core: seen on the darkest red and blue and on white.
-    ax.plot(columns, rows, "o", color=style.MARK, markersize=5, markeredgecolor="white", markeredgewidth=0.9)
-    for row, column in zip(*np.nonzero(~np.isfinite(values)), strict=True):
-        ax.add_patch(_hatched(int(row), int(column)))
-    ax.set_xticks(np.arange(values.shape[1] + 1) - 0.5, minor=True)
-    ax.set_yticks(np.arange(values.shape[0] + 1) - 0.5, minor=True)
-    ax.grid(which="minor", color="white", linewidth=0.8)
-    ax.tick_params(which="minor", length=0)
-    return image
+    return -limit, limit
 
 
-def _hatched(row: int, column: int) -> Rectangle:
-    box = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, hatch="////", linewidth=0)
-    box.set_edgecolor(style.UNDEFINED_HATCH)
-    return box
+def _notes(values: np.ndarray, marks: np.ndarray, *, marked: bool) -> str:
+    known = int(np.isfinite(values).sum())
+    notes = [f"dot: significant ({int(marks.sum())} of {known})"] if marked else []
+    notes += ["hatched: no value"] if known < values.size else []
+    return " · ".join(notes)
 
 
-def _label(ax: Axes, layers: list[int], heads: list[int], cell: str) -> None:
-    ax.set_ylabel("layer")
-    ax.set_xlabel(cell if heads != [-1] else "all heads together")
-    for axis, names in ((ax.yaxis, layers), (ax.xaxis, heads)):
-        stride = math.ceil(len(names) / MAX_TICKS)
-        places = list(range(0, len(names), stride))
-        axis.set_ticks(places, ["all" if names[p] == -1 else str(names[p]) for p in places])
+def _label(ax: Axes, layers: list[int], heads: list[int], cell: str, notes: str) -> None:
+    stride = name_cells(ax.yaxis, [str(layer) for layer in layers], MAX_NAMES, rotation=0)
+    ax.set_ylabel(f"layer{every(stride)}")
+    stride = name_cells(ax.xaxis, ["all" if head == -1 else str(head) for head in heads], MAX_NAMES, rotation=0)
+    across = f"{cell}{every(stride)}" if heads != [-1] else "all heads together"
+    ax.set_xlabel(f"{across}\n{notes}" if notes else across)

@@ -14,6 +14,9 @@ import numpy as np
 
 # At 150 dots per inch below 4000 x 6000 pixels.
 MAX_WIDTH, MAX_HEIGHT = 26.0, 39.0
+# What one looks at without losing oneself, and the panels' side there, in inches a head and at least and at most.
+READING_WIDTH, READING_HEIGHT = 20.0, 22.0
+A_HEAD, COMFORTABLE = 0.03, (1.3, 2.56)
 MIN_WIDTH = 6.6  # the header's text needs it
 MIN_PANEL = 0.5
 MIN_ANNOTATED_CELL, ANNOTATED_CELL = 0.30, 0.42
@@ -97,8 +100,26 @@ class Page:
         return index % self.block_columns == 0, index + self.block_columns >= self.counts[block]
 
 
+def layers_a_page(n_layers: int, n_blocks: int, n_heads: int) -> int:
+    """Return how many layers, with a panel in each block, a page holds at a comfortable size: at least one."""
+    panel = _comfortable(n_heads)
+    for pages in range(1, n_layers):
+        layers = math.ceil(n_layers / pages)
+        for columns in range(1, layers * n_blocks + 1):
+            page = Page((layers,) * n_blocks, columns, panel)
+            if page.width <= READING_WIDTH and page.height <= READING_HEIGHT:
+                return layers
+    return 1
+
+
+def _comfortable(n_heads: int) -> float:
+    return float(np.clip(A_HEAD * n_heads, *COMFORTABLE))
+
+
 def choose_page(counts: Sequence[int], n_heads: int, *, annotated: bool, max_columns: int | None) -> Page:
-    """Choose columns and panel size: as large as the bounded page allows, no taller than wide if possible.
+    """Choose columns and panel size: as large as a page allows, no taller than wide if possible.
+
+    The page is one for reading, where panels of a comfortable size fit there; else as large as need be, up to a bound.
 
     Parameters
     ----------
@@ -129,11 +150,13 @@ def choose_page(counts: Sequence[int], n_heads: int, *, annotated: bool, max_col
     smallest = MIN_PANEL
     if annotated:
         largest, smallest = max(largest, ANNOTATED_CELL * n_heads), MIN_ANNOTATED_CELL * n_heads
-    for panel in np.linspace(largest, smallest, 16):
-        pages = [Page(tuple(counts), columns, float(panel)) for columns in options]
-        fitting = [page for page in pages if page.width <= MAX_WIDTH and page.height <= MAX_HEIGHT]
-        if fitting:
-            return next((page for page in fitting if page.height <= page.width), fitting[-1])
+    reading = READING_WIDTH, READING_HEIGHT, min(largest, max(smallest, _comfortable(n_heads)))
+    for width, height, least in (reading, (MAX_WIDTH, MAX_HEIGHT, smallest)):
+        for panel in np.linspace(largest, least, 16):
+            pages = [Page(tuple(counts), columns, float(panel)) for columns in options]
+            fitting = [page for page in pages if page.width <= width and page.height <= height]
+            if fitting:
+                return next((page for page in fitting if page.height <= page.width), fitting[-1])
     numbers = " with a number in every cell" if annotated else ""
     limited = f" with max_columns={max_columns}" if max_columns is not None else ""
     advice = ["draw fewer layers"]

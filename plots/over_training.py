@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 from scipy.optimize import isotonic_regression
 
 from . import style
+from .panels import OnAxes, add_legend, as_drawn, figure_of, given_panels, legend_entries, new_panels
 
 UNCENTRED_COLUMNS = ("erank", "null_mean", "null_low", "null_high")
 CENTRED_COLUMNS = ("erank_centred", "null_centred_mean")
@@ -41,7 +41,7 @@ MEANS: dict[str, dict[str, Any]] = {
 EACH = {"erank": "uncentred: each layer", "erank_centred": "centred: each layer"}
 
 
-def over_training(table: pd.DataFrame, log: pd.DataFrame | None = None) -> Figure:
+def over_training(table: pd.DataFrame, log: pd.DataFrame | None = None, *, ax: OnAxes = None) -> Axes | np.ndarray:
     """Draw how the effective rank of the heads moves over the saved steps of a training run.
 
     There is one panel for each (circuit, part). Each rank is in per cent of its own cap, `H` heads uncentred and
@@ -61,17 +61,20 @@ def over_training(table: pd.DataFrame, log: pd.DataFrame | None = None) -> Figur
         The run's log, one row a logged step: `step`, `validation_loss` in nats per token and `induction`, the best
         head's score from 0 to 1, both missing where they were not measured. It has the last panel; a curve without
         any value is left out, and so is the panel without a curve.
+    ax
+        Axes to draw on, one for each (circuit, part), then one for the log. A new figure where not given.
 
     Returns
     -------
-    matplotlib.figure.Figure
-        The figure. Its axes are the panels (QK's parts, then OV's), then the log's left and right axes.
+    matplotlib.axes.Axes or numpy.ndarray
+        The panels (QK's parts, then OV's), then the log's; an array unless there is only one. Where the log has a
+        right axis, that is the figure's last axes.
 
     Raises
     ------
     ValueError
-        If a column is missing, the table is empty, a layer appears twice at a step of a panel, or a number of heads
-        is missing.
+        If a column is missing, the table is empty, a layer appears twice at a step of a panel, a number of heads
+        is missing, or the number of axes is not the number of panels.
 
     Examples
     --------
@@ -80,23 +83,26 @@ def over_training(table: pd.DataFrame, log: pd.DataFrame | None = None) -> Figur
     >>> table[["erank", "erank_centred", "status"]] = [[3.9, 2.9, "ok"], [3.1, 2.4, "ok"]]
     >>> table[["null_mean", "null_low", "null_high", "null_centred_mean"]] = None
     >>> log = pd.DataFrame({"step": [50, 100], "validation_loss": [4.1, 3.2], "induction": [None, 0.4]})
-    >>> figure = over_training(table, log)
-    >>> [ax.get_title() for ax in figure.axes if ax.get_title()]
+    >>> [ax.get_title() for ax in over_training(table, log)]
     ['OV', 'Validation loss and induction']
     """
     rows = _in_percent(_checked(table))
     curves = _log_curves(log)
     blocks = style.in_order(zip(rows["circuit"], rows["part"], strict=True))
-    figure, panels = _panels(len(blocks) + bool(curves))
+    count = len(blocks) + bool(curves)
+    each = "circuit and part" + (" and for the log" if curves else "")
+    panels = _new(count) if ax is None else given_panels(ax, count, each)
     reasons = style.degenerate_label(rows)
-    for ax, (circuit, part) in zip(panels, blocks, strict=False):
-        _draw_panel(ax, rows.loc[(rows["circuit"] == circuit) & (rows["part"] == part)], reasons)
-        ax.set_title(style.block_title(circuit, part), fontsize=11)
-    if curves:
-        _draw_log(panels[-1], curves)
+    for panel, (circuit, part) in zip(panels, blocks, strict=False):
+        _draw_panel(panel, rows.loc[(rows["circuit"] == circuit) & (rows["part"] == part)], reasons)
+        panel.set_title(style.block_title(circuit, part), fontsize=11)
+    right = _draw_log(panels[-1], curves) if curves else []
     _set_steps(panels, np.concatenate([rows["step"], *(curve.index for curve in curves.values())]))
-    _add_legend(figure, _note(rows, n_panels=len(blocks)))
-    return figure
+    entries, note = legend_entries([*panels, *right]), _note(rows, n_panels=len(blocks))
+    if ax is None:
+        _make_room(figure_of(panels[0]), len(entries), note)
+    add_legend(panels, entries, note, own=ax is None)
+    return as_drawn(panels)
 
 
 def _checked(table: pd.DataFrame) -> pd.DataFrame:
@@ -136,14 +142,11 @@ def _log_curves(log: pd.DataFrame | None) -> dict[str, pd.Series]:
     return {name: curve for name, curve in finite.items() if len(curve)}
 
 
-def _panels(n_panels: int) -> tuple[Figure, list[Axes]]:
+def _new(n_panels: int) -> list[Axes]:
     columns = 2 if n_panels == 4 else min(n_panels, MAX_COLUMNS)
-    n_rows = math.ceil(n_panels / columns)
     # The title takes half an inch; the legend needs some width.
-    size = (max(6.4, PANEL_INCHES[0] * columns), PANEL_INCHES[1] * n_rows + 0.7)
-    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06))
-    figure.suptitle("Effective rank over training", fontsize=12)
-    return figure, [figure.add_subplot(n_rows, columns, index + 1) for index in range(n_panels)]
+    size = (max(6.4, PANEL_INCHES[0] * columns), PANEL_INCHES[1] * math.ceil(n_panels / columns) + 0.7)
+    return new_panels(n_panels, columns=columns, size=size, title="Effective rank over training")
 
 
 def _draw_panel(ax: Axes, rows: pd.DataFrame, reasons: str) -> None:
@@ -233,7 +236,8 @@ def _limits(rows: pd.DataFrame) -> tuple[float, float]:
     return max(low - below * span, -0.1 * span), max(high, min(high + 0.08 * span, HIGHEST))
 
 
-def _draw_log(ax: Axes, curves: dict[str, pd.Series]) -> None:
+def _draw_log(ax: Axes, curves: dict[str, pd.Series]) -> list[Axes]:
+    """Draw the log's curves; return the right axis, if there is one."""
     names = {"validation_loss": "validation loss", "induction": "induction"}
     ax.set_title(" and ".join(names[name] for name in curves).capitalize(), fontsize=11)
     ax.spines[["top", "right"]].set_visible(False)
@@ -246,16 +250,18 @@ def _draw_log(ax: Axes, curves: dict[str, pd.Series]) -> None:
     else:
         ax.yaxis.set_visible(False)
         ax.spines["left"].set_visible(False)
-    if "induction" in curves:
-        right = ax.twinx()
-        score = curves["induction"]
-        # Unclipped: scores of nearly 0 or 1 lie on the edge.
-        options = {"color": INDUCTION, "marker": "D", "markersize": 3.5, "linewidth": 1.6, "clip_on": False}
-        label = "best head's induction score (right axis)"
-        right.plot(score.index, score, linestyle=(0, (4, 1.5)), label=label, **options)
-        right.set_ylim(0, 1)
-        right.spines[["top", "left"]].set_visible(False)
-        _colour_axis(right, "right", "induction score of the best head", INDUCTION)
+    if "induction" not in curves:
+        return []
+    right = ax.twinx()
+    score = curves["induction"]
+    # Unclipped: scores of nearly 0 or 1 lie on the edge.
+    options = {"color": INDUCTION, "marker": "D", "markersize": 3.5, "linewidth": 1.6, "clip_on": False}
+    label = "best head's induction score (right axis)"
+    right.plot(score.index, score, linestyle=(0, (4, 1.5)), label=label, **options)
+    right.set_ylim(0, 1)
+    right.spines[["top", "left"]].set_visible(False)
+    _colour_axis(right, "right", "induction score of the best head", INDUCTION)
+    return [right]
 
 
 def _colour_axis(ax: Axes, side: str, label: str, colour: str) -> None:
@@ -291,14 +297,7 @@ def _note(rows: pd.DataFrame, *, n_panels: int) -> str:
     return " ".join(notes)
 
 
-def _add_legend(figure: Figure, note: str) -> None:
-    """Put one legend for all panels below them, on a page that grows by the legend's height."""
-    entries = {}
-    for ax in figure.axes:
-        handles, labels = ax.get_legend_handles_labels()
-        entries |= dict(zip(labels, handles, strict=True))
-    columns = 3 if figure.get_figwidth() > 7 else 2
-    lines = math.ceil(len(entries) / columns) + bool(note)
+def _make_room(figure: Figure, entries: int, note: str) -> None:
+    """Let a page grow by the height of its legend."""
+    lines = math.ceil(entries / (3 if figure.get_figwidth() > 7 else 2)) + bool(note)
     figure.set_figheight(figure.get_figheight() + 0.2 * lines)
-    options = {"title": note or None, "fontsize": 9, "title_fontsize": 9, "frameon": False}
-    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, **options)

@@ -1,4 +1,4 @@
-"""One head's attention pattern on a text."""
+"""Where one head looks on one text."""
 
 from __future__ import annotations
 
@@ -6,54 +6,65 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.axes import Axes
 
 from . import style
-from .generation import CMAP, MAX_COLUMNS, visible
+from .generation import LOOKED, visible
+from .maps import every, heat_map, name_cells
+from .panels import OnAxes, given_panels, new_panels
+from .routing import FUTURE
 
-CELL = 0.17
-"""Inches of a token."""
+MAX_NAMES = 60
+TOKEN_INCHES = 0.17
+SIDE_INCHES = (3.4, 9.0)
+"""Side of the map, at least and at most."""
 
 
-def attention_pattern(pattern: Any, tokens: Sequence[str], *, title: str = "") -> Figure:
-    """Draw where a head looks: queries down, keys across, each row sums to one.
+def attention_pattern(pattern: Any, tokens: Sequence[str], *, title: str = "", ax: OnAxes = None) -> Axes:
+    """Draw a head's attention: queries down, keys across; each row sums to one, and a query's future is grey.
 
     Parameters
     ----------
     pattern
-        ``[query_pos, key_pos]``.
+        Weights ``[query_pos, key_pos]``, as NumPy array or torch tensor.
     tokens
-        Text at each position.
+        Text at each position. Each is named where there are at most 60, else every so many.
     title
-        Over the figure.
+        Over the map.
+    ax
+        Axes to draw on, which gives room to the colour bar. A new figure where not given.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The map; the colour bar is the figure's last axes.
 
     Raises
     ------
     ValueError
-        If the pattern does not fit the tokens.
+        If the pattern is not square and as large as there are tokens, or `ax` holds several.
 
     Examples
     --------
-    >>> attention_pattern([[1.0, 0.0], [0.3, 0.7]], ["a", "b"]).axes[0].get_ylabel()
-    'looks from (query)'
+    >>> attention_pattern([[1.0, 0.0], [0.3, 0.7]], ["a", "b"]).get_ylabel()
+    'query: looks from'
     """
     weights = style.as_array(pattern)
-    if weights.shape != (len(tokens), len(tokens)):
-        raise ValueError(f"the pattern of {len(tokens)} tokens should be square of that size but is {weights.shape}")
-    side = min(max(4.6, CELL * len(tokens) + 1.9), 12.0)
-    figure = Figure(figsize=(side + 0.8, side), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
-    if title:
-        figure.suptitle(title, fontsize=11, wrap=True)
-    ax = figure.add_subplot()
-    shown = np.ma.masked_array(weights, mask=np.triu(np.ones_like(weights, dtype=bool), 1))
-    image = ax.imshow(shown, cmap=CMAP, vmin=0.0, vmax=1.0, interpolation="nearest")
-    places = range(0, len(tokens), -(-len(tokens) // MAX_COLUMNS))
-    names = [visible(tokens[place]) for place in places]
-    ax.set_xticks(places, names, fontsize=7, rotation=90, family="monospace")
-    ax.set_yticks(places, names, fontsize=7, family="monospace")
-    ax.set_xlabel("looks at (key)")
-    ax.set_ylabel("looks from (query)")
-    ax.spines[["top", "right"]].set_visible(False)
-    figure.colorbar(image, ax=ax, fraction=0.045, pad=0.02).set_label("attention")
-    return figure
+    count = len(tokens)
+    if weights.shape != (count, count):
+        raise ValueError(f"the pattern of {count} tokens should be ({count}, {count}) but is {weights.shape}")
+    side = float(np.clip(TOKEN_INCHES * count, *SIDE_INCHES))
+    new = new_panels(1, columns=1, size=(side + 2.4, side + 1.5), title=title) if ax is None else None
+    (panel,) = new if new is not None else given_panels(ax, 1, "map")
+    if new is None:
+        panel.set_title(title, fontsize=10, wrap=True)
+    shown = np.where(np.tri(count, dtype=bool), weights, np.nan)
+    heat_map(panel, shown, limits=(0.0, 1.0), label="attention weight", cmap=LOOKED, hatched=False)
+    panel.set_facecolor(FUTURE)
+    names = [visible(token) for token in tokens]
+    font = {"fontsize": 7, "family": "monospace"}
+    stride = name_cells(panel.yaxis, names, MAX_NAMES, rotation=0, **font)
+    name_cells(panel.xaxis, names, MAX_NAMES, rotation=90, **font)
+    panel.set_ylabel(f"query: looks from{every(stride)}")
+    panel.set_xlabel(f"key: looks at{every(stride)}")
+    return panel

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,24 +14,56 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 
 from . import style
-from .grid import HEADER, LEFT, TICK_POINTS, Page, choose_page, tick_stride
+from .grid import HEADER, LEFT, TICK_POINTS, Page, choose_page, layers_a_page, tick_stride
+from .maps import every
+from .order import similarity_order
+from .panels import OnAxes, as_drawn, figure_of, given_panels
+from .scale import Scale
 
 # A cosine may pass 1 by rounding (bfloat16 has 8 bits); anything above is not a cosine.
 TOLERANCE = 0.01
-QUANTILE = 0.99
-# The scale never shrinks below this: rounding noise between orthogonal heads must not look like structure.
-MIN_LIMIT = 0.01
-# The largest size sets the scale unless it is this many times the quantile: then few would fade all others.
-OUTLIER = 1.25
-
 ANNOTATED_HEADS, ANNOTATED_PANELS = 4, 8
 
 Key = tuple[str, str, int]
+Order = Literal["none", "similarity"]
+
+
+def similarity_pages(similarity: Mapping[Key, Any]) -> list[list[int]]:
+    """Deal layers out to as few pages as show them at a comfortable size, evenly.
+
+    Parameters
+    ----------
+    similarity
+        As for `head_similarity`.
+
+    Returns
+    -------
+    list[list[int]]
+        The layers of each page, for `layers` of `head_similarity`.
+
+    Examples
+    --------
+    >>> pages = similarity_pages({("qk", "all", layer): np.eye(64) for layer in range(80)})
+    >>> [(page[0], page[-1]) for page in pages]
+    [(0, 39), (40, 79)]
+    """
+    layers = sorted({layer for _, _, layer in similarity})
+    n_blocks = len({(circuit, part) for circuit, part, _ in similarity})
+    n_heads = max(len(matrix) for matrix in similarity.values())
+    a_page = layers_a_page(len(layers), n_blocks, n_heads)
+    pages = -(-len(layers) // a_page)
+    return [part.tolist() for part in np.array_split(np.array(layers), pages)]
 
 
 def head_similarity(
-    similarity: Mapping[Key, Any], *, max_columns: int | None = None, annotate: bool | None = None
-) -> Figure:
+    similarity: Mapping[Key, Any],
+    *,
+    layers: Sequence[int] | None = None,
+    order: Order = "none",
+    max_columns: int | None = None,
+    annotate: bool | None = None,
+    ax: OnAxes = None,
+) -> Axes | np.ndarray:
     """Draw the cosine similarity between the heads of each layer, one panel a layer.
 
     Panels stand in blocks, one for each (circuit, part). All have one colour scale, symmetric about zero and
@@ -44,88 +75,111 @@ def head_similarity(
     ----------
     similarity
         `(circuit, part, layer)` to a `[head, head]` matrix of cosines, as NumPy array or torch tensor.
+    layers
+        Layers to draw; None: all. The scale is that of all, so that pages (`similarity_pages`) can be compared.
+    order
+        ``"none"``: heads by number. ``"similarity"``: in each panel alike heads stand together (average linkage on
+        ``1 - cosine``, so opposed heads are farthest; degenerate ones last), each with its own number.
     max_columns
         At most this many panels side by side. Chosen from the number of panels where None.
     annotate
         Whether to write the value into every cell, the diagonal included ("–" where there is none). By
         default for at most 4 heads and 8 panels.
+    ax
+        Axes to draw on, one for each panel in order; they give room to the colour bar. A new figure where not given.
 
     Returns
     -------
-    matplotlib.figure.Figure
-        The figure; its axes are the panels in order (QK before OV, then by part and layer), then the colour
-        bar. At 150 dots per inch it has at most 3900 x 5850 pixels.
+    matplotlib.axes.Axes or numpy.ndarray
+        The panel, or an array of several (QK before OV, then by part and layer); the colour bar is the figure's last
+        axes. At 150 dots per inch a figure of its own has at most 3900 x 5850 pixels.
 
     Raises
     ------
     ValueError
-        If the mapping is empty, a key or matrix has the wrong shape, a value is not a cosine, `max_columns`
-        is not positive, or the panels do not fit on the page.
+        If the mapping is empty, a key or matrix has the wrong shape, a value is not a cosine, a layer is not there,
+        `order` or `max_columns` cannot be, the panels do not fit on the page, or the number of axes is not theirs.
 
     Examples
     --------
     >>> import numpy as np
-    >>> figure = head_similarity({("qk", "all", 0): np.eye(4), ("ov", "all", 0): np.eye(4)})
-    >>> [ax.get_title() for ax in figure.axes[:-1]]
+    >>> panels = head_similarity({("qk", "all", 0): np.eye(4), ("ov", "all", 0): np.eye(4)})
+    >>> [ax.get_title() for ax in panels]
     ['layer 0', 'layer 0']
     """
     if max_columns is not None and max_columns < 1:
         raise ValueError(f"max_columns should be at least 1 but got {max_columns}")
-    matrices = _checked(similarity)
+    if order not in get_args(Order):
+        raise ValueError(f"order should be one of {get_args(Order)} but got {order!r}")
+    every_layer = _checked(similarity)
+    scale = Scale.of(every_layer.values())
+    matrices = _of_layers(every_layer, layers)
     blocks = _blocks(matrices)
     n_heads = max(len(matrix) for matrix in matrices.values())
     if annotate is None:
         annotate = n_heads <= ANNOTATED_HEADS and len(matrices) <= ANNOTATED_PANELS
-    counts = [len(keys) for keys in blocks.values()]
-    page = choose_page(counts, n_heads, annotated=annotate, max_columns=max_columns)
-    scale = _Scale.of(matrices.values())
-    stride = tick_stride(n_heads, page.panel)
+    keys = [key for block in blocks.values() for key in block]
+    if ax is None:
+        counts = [len(block) for block in blocks.values()]
+        page = choose_page(counts, n_heads, annotated=annotate, max_columns=max_columns)
+        panels, outer = _panels_on(page, blocks)
+        side = page.panel
+    else:
+        page, panels, outer = None, given_panels(ax, len(keys), "circuit, part and layer"), [(True, True)] * len(keys)
+        side = min(_side(panel) for panel in panels)
+    stride = tick_stride(n_heads, side)
+    for panel, key, edges in zip(panels, keys, outer, strict=True):
+        heads = np.arange(len(matrices[key])) if order == "none" else similarity_order(matrices[key])
+        matrix = matrices[key][np.ix_(heads, heads)]
+        named = f"layer {key[2]}" if ax is None else f"{style.block_title(*key[:2])}, layer {key[2]}"
+        panel.set_title(named, fontsize=8, pad=3)
+        image = _draw_map(panel, matrix, scale)
+        if annotate:
+            _annotate(panel, matrix, image, side, decimals=3 if scale.limit < 0.1 else 2)
+        _label_heads(panel, heads, stride, edges)
+    caption = _caption(scale, stride, order, _shown(matrices, every_layer))
+    if page is not None:
+        undefined = any(np.isnan(matrix).any() for matrix in matrices.values())
+        _draw_header(figure_of(panels[0]), page, scale, caption, undefined=undefined)
+    else:
+        _draw_bar(panels, scale, caption)
+    return as_drawn(panels)
+
+
+def _of_layers(matrices: dict[Key, np.ndarray], layers: Sequence[int] | None) -> dict[Key, np.ndarray]:
+    if layers is None:
+        return matrices
+    known = sorted({layer for _, _, layer in matrices})
+    missing = [layer for layer in layers if layer not in known]
+    if missing or not len(layers):
+        raise ValueError(f"layers should be among {known} but got {list(layers)}")
+    return {key: matrix for key, matrix in matrices.items() if key[2] in layers}
+
+
+def _shown(drawn: Mapping[Key, Any], there: Mapping[Key, Any]) -> str:
+    """Say which layers a page shows, or nothing if these are all."""
+    here, known = (sorted({layer for _, _, layer in keys}) for keys in (drawn, there))
+    if here == known:
+        return ""
+    some = f"Layers {here[0]}–{here[-1]}" if len(here) > 1 else f"Layer {here[0]}"
+    return f"{some} of {known[0]}–{known[-1]}"
+
+
+def _panels_on(page: Page, blocks: Mapping[tuple[str, str], Sequence[Key]]) -> tuple[list[Axes], list]:
+    """Make the panels of a page, with the blocks' titles; say of each whether it is leftmost, and lowest."""
     figure = Figure(figsize=(page.width, page.height))
+    panels, outer = [], []
     for block, (name, keys) in enumerate(blocks.items()):
         _draw_block_title(figure, page, block, style.block_title(*name))
-        for index, key in enumerate(keys):
-            ax = figure.add_axes(page.box(block, index), title=f"layer {key[2]}")
-            image = _draw_map(ax, matrices[key], scale)
-            if annotate:
-                _annotate(ax, matrices[key], image, page.panel, decimals=3 if scale.limit < 0.1 else 2)
-            _label_heads(ax, len(matrices[key]), stride, page.is_outer(block, index))
-    undefined = any(np.isnan(matrix).any() for matrix in matrices.values())
-    _draw_header(figure, page, scale, stride, undefined=undefined)
-    return figure
+        panels += [figure.add_axes(page.box(block, index)) for index in range(len(keys))]
+        outer += [page.is_outer(block, index) for index in range(len(keys))]
+    return panels, outer
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """The colour scale -limit to limit, why it is that, and how many off-diagonal cells lie beyond it."""
-
-    limit: float
-    reason: str
-    beyond: int
-    cells: int
-
-    @classmethod
-    def of(cls, matrices: Iterable[np.ndarray]) -> _Scale:
-        sizes = np.concatenate([np.abs(matrix[~np.eye(len(matrix), dtype=bool)]) for matrix in matrices])
-        # Rounding may carry a cosine past 1, which is not beyond any scale.
-        sizes = np.minimum(sizes[~np.isnan(sizes)], 1.0)
-        if not sizes.size:
-            return cls(1.0, "no off-diagonal cell has a value", 0, 0)
-        largest, robust = float(sizes.max()), float(np.quantile(sizes, QUANTILE))
-        no_outliers = largest <= OUTLIER * robust
-        limit = _rounded_up(max(MIN_LIMIT, largest if no_outliers else robust))
-        if limit == MIN_LIMIT:
-            reason = "the narrowest that is drawn"
-        elif no_outliers:
-            reason = "the largest off-diagonal size, rounded up"
-        else:
-            reason = "the 99th percentile of off-diagonal sizes, rounded up"
-        return cls(limit, reason, int((sizes > limit).sum()), sizes.size)
-
-
-def _rounded_up(value: float) -> float:
-    """Round up to two significant digits, at most 1."""
-    places = 1 - math.floor(math.log10(value))
-    return min(1.0, round(math.ceil(value * 10**places - 1e-6) / 10**places, places))
+def _side(ax: Axes) -> float:
+    """Return the side of the square that a map has on a caller's axes, in inches."""
+    box = ax.get_window_extent()
+    return min(box.width, box.height) / ax.figure.dpi
 
 
 def _checked(similarity: Mapping[Key, Any]) -> dict[Key, np.ndarray]:
@@ -159,9 +213,11 @@ def _draw_map(ax: Axes, matrix: np.ndarray, scale: _Scale) -> AxesImage:
     # What no image covers shows the panel's own hatched background.
     ax.patch.set(facecolor=style.UNDEFINED_FACE, edgecolor=style.UNDEFINED_HATCH, hatch="//////", linewidth=0)
     shown = np.ma.masked_array(matrix, mask=diagonal | undefined)
-    image = ax.imshow(shown, cmap=style.DIVERGING, vmin=-scale.limit, vmax=scale.limit)
+    # Cells keep their edges: smoothed, a masked one would let the background through beside it.
+    crisp = {"interpolation": "nearest"}
+    image = ax.imshow(shown, cmap=style.DIVERGING, vmin=-scale.limit, vmax=scale.limit, **crisp)
     grey = np.ma.masked_array(np.ones_like(matrix), mask=~diagonal | undefined)
-    ax.imshow(grey, cmap=ListedColormap([style.DIAGONAL]))
+    ax.imshow(grey, cmap=ListedColormap([style.DIAGONAL]), **crisp)
     ax.spines[:].set(linewidth=0.5, color="0.4")
     return image
 
@@ -180,13 +236,12 @@ def _annotate(ax: Axes, matrix: np.ndarray, image: AxesImage, panel: float, *, d
         ax.text(column, row, text, ha="center", va="center", fontsize=size, color=colour)
 
 
-def _label_heads(ax: Axes, n_heads: int, stride: int, outer: tuple[bool, bool]) -> None:
-    heads = np.arange(0, n_heads, stride)
-    labels = [str(head) for head in heads]
-    ax.set_xticks(heads, labels, fontsize=TICK_POINTS)
-    ax.set_yticks(heads, labels, fontsize=TICK_POINTS)
+def _label_heads(ax: Axes, heads: np.ndarray, stride: int, outer: tuple[bool, bool]) -> None:
+    places = np.arange(0, len(heads), stride)
+    labels = [str(heads[place]) for place in places]
+    ax.set_xticks(places, labels, fontsize=TICK_POINTS)
+    ax.set_yticks(places, labels, fontsize=TICK_POINTS)
     ax.tick_params(length=1.5, width=0.5, pad=1.5)
-    ax.set_title(ax.get_title(), fontsize=8, pad=3)
     leftmost, lowest = outer
     if leftmost:
         ax.set_ylabel("head", fontsize=8, labelpad=2)
@@ -200,29 +255,33 @@ def _draw_block_title(figure: Figure, page: Page, block: int, title: str) -> Non
     figure.text(*place, title, ha="left", va="top", fontsize=12, fontweight="bold")
 
 
-def _draw_header(figure: Figure, page: Page, scale: _Scale, stride: int, *, undefined: bool) -> None:
+def _caption(scale: Scale, stride: int, order: Order, shown: str) -> list[str]:
+    """Return how to read the maps, a line each."""
+    where = f"{shown}. " if shown else ""
+    arranged = "" if order == "none" else ", alike ones side by side (average linkage)"
+    pages = " and pages" if shown else ""
+    lines = [
+        f"{where}Rows and columns are heads{arranged}{every(stride, 'head')}.",
+        f"One colour scale for all panels{pages}, ±{scale.limit:g}: {scale.reason}.",
+    ]
+    if scale.beyond:
+        cells = f"{scale.beyond} of {scale.cells} off-diagonal cells"
+        lines.append(f"{cells} lie beyond and are drawn in the end colours.")
+    return lines
+
+
+def _draw_header(figure: Figure, page: Page, scale: Scale, caption: Sequence[str], *, undefined: bool) -> None:
     """Draw title, caption, colour bar and key; the colour bar is the figure's last axes."""
 
     def at(left: float, top: float) -> tuple[float, float]:
         return left / page.width, 1 - top / page.height
 
     figure.text(*at(LEFT, 0.15), "Cosine similarity between the heads of a layer", va="top", fontsize=12)
-    suffix = "nd" if stride % 10 == 2 else "th"  # strides are powers of two
-    labelled = f"; every {stride}{suffix} head labelled" if stride > 1 else ""
-    caption = [
-        f"Rows and columns are heads{labelled}.",
-        f"One colour scale for all panels, ±{scale.limit:g}: {scale.reason}.",
-    ]
-    if scale.beyond:
-        cells = f"{scale.beyond} of {scale.cells} off-diagonal cells"
-        caption.append(f"{cells} lie beyond and are drawn in the end colours.")
     figure.text(*at(LEFT, 0.45), "\n".join(caption), va="top", fontsize=8.5, linespacing=1.35)
     left, bottom = at(LEFT, HEADER - 0.48)
     bar = figure.add_axes((left, bottom, 2.6 / page.width, 0.14 / page.height))
-    extend = "both" if scale.beyond else "neither"
-    ticks = np.linspace(-scale.limit, scale.limit, 5)
-    figure.colorbar(figure.axes[0].images[0], cax=bar, orientation="horizontal", extend=extend)
-    bar.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
+    figure.colorbar(figure.axes[0].images[0], cax=bar, orientation="horizontal", extend=_extend(scale))
+    bar.set_xticks(*_bar_ticks(scale))
     bar.tick_params(labelsize=7.5, length=2)
     bar.set_xlabel("cosine similarity", fontsize=8.5, labelpad=2)
     key = [Patch(facecolor=style.DIAGONAL, label="diagonal (always 1), not on the scale")]
@@ -231,3 +290,22 @@ def _draw_header(figure: Figure, page: Page, scale: _Scale, stride: int, *, unde
         key.append(Patch(facecolor=face, edgecolor=lines, hatch="//////", label="no value (degenerate head)"))
     place = at(LEFT + 2.9, HEADER - 0.7)
     figure.legend(handles=key, loc="upper left", bbox_to_anchor=place, frameon=False, fontsize=8.5, borderaxespad=0)
+
+
+def _draw_bar(panels: Sequence[Axes], scale: Scale, caption: Sequence[str]) -> None:
+    """Draw the colour bar beside a caller's axes, with the caption as its label."""
+    bar = panels[0].figure.colorbar(panels[0].images[0], ax=list(panels), extend=_extend(scale))
+    ticks, names = _bar_ticks(scale)
+    bar.ax.set_yticks(ticks, names)
+    bar.ax.tick_params(labelsize=7.5, length=2)
+    words = ["cosine similarity (grey: the diagonal; hatched: no value)", *caption]
+    bar.set_label("\n".join(textwrap.fill(line, 55) for line in words), fontsize=7.5)
+
+
+def _extend(scale: Scale) -> str:
+    return "both" if scale.beyond else "neither"
+
+
+def _bar_ticks(scale: Scale) -> tuple[np.ndarray, list[str]]:
+    ticks = np.linspace(-scale.limit, scale.limit, 5)
+    return ticks, [f"{tick:g}".replace("-", "−") for tick in ticks]

@@ -31,7 +31,7 @@ def as_array(values: Any) -> np.ndarray:
     Parameters
     ----------
     values
-        Anything that NumPy reads, or a torch tensor. NumPy has no bfloat16, so tensors go by way of float32.
+        Anything that NumPy reads, or a torch tensor. NumPy has no bfloat16, so tensors are widened first.
 
     Returns
     -------
@@ -39,7 +39,7 @@ def as_array(values: Any) -> np.ndarray:
         A float64 array of the same shape.
     """
     if hasattr(values, "detach"):
-        values = values.detach().float().cpu().numpy()
+        values = values.detach().cpu().double().numpy()
     return np.asarray(values, dtype=np.float64)
 
 

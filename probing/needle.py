@@ -19,8 +19,9 @@ from ..kernels import Probes
 from ..models.generation import Sampling, stream
 from ..models.hooked import HookedModel
 from ..plots import effect_map
+from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import needle_table
-from ..results import Result
+from ..results import Picture, Result
 from ..training.corpus import documents
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ SHOWN = 8
 DISTRACTORS = 4
 """Other pairs beside the needle."""
 Q = 0.05
+NEEDLE_CAPTION = (
+    "Layers down, heads across. Colour is the attention to the needle above what even attention to all positions would "
+    f"give it; a dot marks heads whose attention is above that beyond chance (q < {Q:g})."
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -94,20 +99,19 @@ class Needle(Result):
         """Return the table and the answers."""
         return {self.stem: self.table, "answers": self.answers}
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return a map of layers and heads a distance."""
         return {
-            f"needle-{distance}.png": lambda distance=distance: self.plot(distance)
+            f"needle-{distance}.png": Picture(lambda distance=distance: self.plot(distance), NEEDLE_CAPTION)
             for distance in sorted(set(self.table["distance"]))
         }
 
-    def plot(self, distance: int) -> Figure:
+    def plot(self, distance: int, *, ax: OnAxes = None) -> Figure:
         """Draw who looks at a needle so many tokens back."""
         rows = pd.DataFrame(self.table[self.table["distance"] == distance])
         rows = rows.assign(significant=rows["significant"] & (rows["effect"] > 0))  # who finds it, as in the table
-        return effect_map(
-            rows, title=f"{self.title()}, {distance} tokens back", unit="share", name="attention above even"
-        )
+        words = {"title": f"{self.title()}, {distance} tokens back", "unit": "share", "name": "attention above even"}
+        return figure_of(effect_map(rows, ax=ax, **words))
 
 
 def needle(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
-from ..plots.generation import looked_map, step_map
+from ..plots.generation import head_pages, looked_map, step_map
+from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import probe_table
-from ..results import Result
+from ..results import Picture, Result, paged
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
 
 SHOWN = 12
 """Heads in the terminal's table."""
+
+_MAP = "Heads down, layer by layer, and the new tokens across, each at the step that chose it."
+_ENTROPY = "Low entropy: the head looks at few positions; high: its attention is spread out."
+_LOOKED = (
+    "Where each head looked when the first new token was chosen: heads down, positions across. The darker a cell, the "
+    "more attention; white is what is not among a head's strongest positions."
+)
+_PRIVATE = (
+    "Colour is the private part's share of what a head adds to the residual stream: at 0 all of it comes from what "
+    "heads share."
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -112,30 +124,44 @@ class Probe(Result):
         """Return the table, the strongest positions and the tokens."""
         return {self.stem: self.table, "strongest": self.strongest, "tokens": self.tokens}
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return entropy by head and step, where the first new token looked, each span's mass, and private shares."""
-        drawn: dict[str, Callable[[], Figure]] = {"entropy.png": lambda: self.map("entropy", "entropy (nats)")}
+        pages = head_pages(zip(self.table["layer"], self.table["head"], strict=True))
+
+        def maps(file: str, column: str, label: str, caption: str, top: float | None = None) -> dict[str, Picture]:
+            return paged(file, pages, lambda layers: self.map(column, label, top, layers=layers), f"{_MAP} {caption}")
+
+        drawn = maps("entropy", "entropy", "entropy (nats)", _ENTROPY)
         if len(self.strongest):
-            drawn["looked.png"] = self.looked
-        for span in self.record["spans"]:
-            name = span["name"]
-            drawn[f"span-{name}.png"] = lambda name=name: self.map(f"mass_{name}", f"attention to {name}", top=1.0)
+            drawn |= paged("looked", pages, lambda layers: self.looked(layers=layers), _LOOKED)
+        for name in (span["name"] for span in self.record["spans"]):
+            caption = f"Colour is the share of a head's attention that goes to the span {name}."
+            drawn |= maps(f"span-{name}", f"mass_{name}", f"attention to {name}", caption, 1.0)
         if "private_share" in self.table:
-            drawn["private-share.png"] = lambda: self.map("private_share", "private share of the output", top=1.0)
+            drawn |= maps("private-share", "private_share", "private share of the output", _PRIVATE, 1.0)
         return drawn
 
-    def map(self, column: str, label: str, top: float | None = None) -> Figure:
-        """Draw a column of the table, heads down and new tokens across."""
+    def map(
+        self,
+        column: str,
+        label: str,
+        top: float | None = None,
+        *,
+        layers: Sequence[int] | None = None,
+        ax: OnAxes = None,
+    ) -> Figure:
+        """Draw a column of the table, heads down and new tokens across; of all layers, or of some on the same scale."""
         new = self.tokens[self.tokens["new"]]["text"].tolist()
-        return step_map(self.table, column, label=label, tokens=new, title=f"{self.title()}: {label}", top=top)
+        words = {"label": label, "title": f"{self.title()}: {label}"}
+        return figure_of(step_map(self.table, column, tokens=new, top=top, layers=layers, ax=ax, **words))
 
-    def looked(self, step: int = 0) -> Figure:
-        """Draw where each head looked when a step's token was chosen."""
+    def looked(self, step: int = 0, *, layers: Sequence[int] | None = None, ax: OnAxes = None) -> Figure:
+        """Draw where each head looked when a step's token was chosen; of all layers, or of some."""
         upto = self.tokens[self.tokens["position"] < self.record["prompt_tokens"] + step]
         rows = pd.DataFrame(self.strongest[self.strongest["step"] == step])
         chosen = self._token(self.record["prompt_tokens"] + step)
         title = f"{self.title()}: where heads looked when {chosen!r} was chosen"
-        return looked_map(rows, upto["text"].tolist(), title=title)
+        return figure_of(looked_map(rows, upto["text"].tolist(), title=title, layers=layers, ax=ax))
 
     def _first(self) -> pd.DataFrame:
         return pd.DataFrame(self.table[self.table["step"] == 0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import combinations
@@ -20,8 +20,9 @@ from ..models.config import ModelConfig
 from ..models.hooked import n_parameters
 from ..models.variant import ELEMENT_BYTES, RANK_MULTIPLE
 from ..plots import loss_against_cache
+from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import comparison_tables
-from ..results import Result
+from ..results import Picture, Result
 from .kept import last_report
 from .run import TrainingError
 from .seeds import first_reached, holm, mean_interval
@@ -50,6 +51,11 @@ the test split; ``induction`` the best head's score and ``repeated_loss`` the lo
 percentages are means over layers of the last step."""
 SIZES = ("parameters", "kv_parameters", "cache_bytes", "cache_bytes_physical")
 """What a model has whatever its seed; cache in bytes a token over all layers."""
+_CAPTION = (
+    "Further left is a smaller cache, further down a lower test loss. Small dots are runs, the larger marker is the "
+    "mean over a model's seeds and the bar its 95 % interval; whether two models differ is tested seed by seed, in the "
+    "table of differences."
+)
 NULLS = ("qk_null_pct_heads", "qk_null_centred_pct_cap", "ov_null_pct_heads", "ov_null_centred_pct_cap")
 
 
@@ -129,13 +135,13 @@ class Comparison(Result):
         others = {"runs": self.runs, "reach": self.reach, "differences": self.differences}
         return {self.stem: self.table, **others}
 
-    def pictures(self) -> dict[str, Callable[[], Figure]]:
+    def pictures(self) -> dict[str, Picture]:
         """Return the figure of a comparison."""
-        return {"loss-against-cache.png": self.plot}
+        return {"loss-against-cache.png": Picture(self.plot, _CAPTION)}
 
-    def plot(self) -> Figure:
+    def plot(self, ax: OnAxes = None) -> Figure:
         """Draw each model's loss against its cache."""
-        return loss_against_cache(_by_control(self.runs))
+        return figure_of(loss_against_cache(_by_control(self.runs), ax=ax))
 
 
 def compare(

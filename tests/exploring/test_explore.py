@@ -16,7 +16,9 @@ TEXT = "def read(path):\n    with open(path) as handle:\n        return handle.r
 
 def shown(figure) -> np.ndarray:
     """The map's colours, NaN where it has none."""
-    return np.ma.filled(figure.axes[0].images[0].get_array().astype(float), np.nan)
+    values = figure.axes[0].collections[0].get_array().astype(float)
+    side = round(values.size**0.5)
+    return np.ma.filled(values, np.nan).reshape(side, side)
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +108,7 @@ def test_what_cannot_be_explored_is_said(model):
     )
     with torch.no_grad():
         same.attention(0).q.weight[8:] = same.attention(0).q.weight[:8]
-    with pytest.raises(ValueError, match="Layer 0, QK cannot be drawn: degenerate: all heads have the same form"):
-        explore(same)()
+    assert "degenerate: all heads have the same form" in explore(same)().get_suptitle()
 
 
 def test_the_example_runs():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from headscope.cli import app
-from headscope.interventions import Scale, Shuffle, Zero, apply, behaviour, routing
+from headscope.interventions import Scale, Shuffle, Zero, apply, behaviour, patterns
 from headscope.interventions.plan import edit_from_text
 from typer.testing import CliRunner
 
@@ -36,19 +36,19 @@ def test_entropy_and_distance_by_hand(pattern):
             weights = [float(pattern[row, head, query, key]) for key in range(query + 1)]
             entropies.append(-sum(w * math.log(w) for w in weights))
             distances.append(sum(w * (query - key) for key, w in enumerate(weights)))
-        assert float(routing.entropy(pattern, VALID)[head]) == pytest.approx(np.mean(entropies))
-        assert float(routing.distance(pattern, VALID)[head]) == pytest.approx(np.mean(distances))
+        assert float(patterns.entropy(pattern, VALID)[head]) == pytest.approx(np.mean(entropies))
+        assert float(patterns.distance(pattern, VALID)[head]) == pytest.approx(np.mean(distances))
 
 
 def test_attention_to_chosen_keys_by_hand(pattern):
     rules = {
-        "previous": (routing.previous_keys(VALID), lambda row, q, k: k == q - 1),
+        "previous": (patterns.previous_keys(VALID), lambda row, q, k: k == q - 1),
         "duplicate": (
-            routing.duplicate_keys(TOKENS, VALID),
+            patterns.duplicate_keys(TOKENS, VALID),
             lambda row, q, k: k < q and TOKENS[row, k] == TOKENS[row, q],
         ),
         "induction": (
-            routing.induction_keys(TOKENS, VALID),
+            patterns.induction_keys(TOKENS, VALID),
             lambda row, q, k: 0 < k < q and TOKENS[row, k - 1] == TOKENS[row, q],
         ),
     }
@@ -60,13 +60,13 @@ def test_attention_to_chosen_keys_by_hand(pattern):
                 if chosen:
                     found.append(sum(float(pattern[row, head, query, key]) for key in chosen))
             assert found
-            assert float(routing.mass(pattern, keys, VALID)[head]) == pytest.approx(np.mean(found))
-    nothing = routing.duplicate_keys(torch.arange(8)[None], VALID[:1])
-    assert routing.mass(pattern[:1], nothing, VALID[:1]).isnan().all()
+            assert float(patterns.mass(pattern, keys, VALID)[head]) == pytest.approx(np.mean(found))
+    nothing = patterns.duplicate_keys(torch.arange(8)[None], VALID[:1])
+    assert patterns.mass(pattern[:1], nothing, VALID[:1]).isnan().all()
 
 
 def test_agreement_is_what_two_heads_share(pattern):
-    found = routing.agreement(pattern, VALID)
+    found = patterns.agreement(pattern, VALID)
     by_hand = np.mean([float(torch.minimum(pattern[r, 0, q], pattern[r, 2, q]).sum()) for r, q in queries()])
     assert float(found[0, 2]) == pytest.approx(by_hand)
     assert torch.equal(found.diagonal(), torch.ones(3, dtype=torch.float64))
@@ -77,19 +77,19 @@ def test_debiased_cka_is_one_for_turned_copies_and_unbiased_for_strangers():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(20, 40, generator=generator, dtype=torch.float64)
     turn = torch.linalg.qr(torch.randn(40, 40, generator=generator, dtype=torch.float64))[0]
-    found = routing.debiased_cka(torch.stack((x, 3 * x @ turn + 5)))
+    found = patterns.debiased_cka(torch.stack((x, 3 * x @ turn + 5)))
     torch.testing.assert_close(found, torch.ones(2, 2, dtype=torch.float64))
     strangers = torch.randn(60, 20, 40, generator=generator, dtype=torch.float64)
-    off = routing.debiased_cka(strangers)[~torch.eye(60, dtype=torch.bool)]
+    off = patterns.debiased_cka(strangers)[~torch.eye(60, dtype=torch.bool)]
     assert abs(float(off.mean())) < 0.01  # the plain one is about 0.65 here
     centred = strangers - strangers.mean(1, keepdim=True)
     plain = centred @ centred.transpose(1, 2)
     plain = (plain[0] * plain[1]).sum() / (plain[0].norm() * plain[1].norm())
     assert float(plain) > 0.5
     constant = torch.stack((x, torch.ones_like(x)))
-    assert routing.debiased_cka(constant)[0, 1].isnan()
+    assert patterns.debiased_cka(constant)[0, 1].isnan()
     with pytest.raises(ValueError, match="at least 4 samples"):
-        routing.debiased_cka(torch.randn(2, 3, 5))
+        patterns.debiased_cka(torch.randn(2, 3, 5))
 
 
 def test_debiased_hsic_by_its_definition():
@@ -107,7 +107,7 @@ def test_debiased_hsic_by_its_definition():
         return float(np.mean(terms))
 
     expected = hsic(first, second) / math.sqrt(hsic(first, first) * hsic(second, second))
-    assert float(routing.debiased_cka(torch.stack((x, y)))[0, 1]) == pytest.approx(expected)
+    assert float(patterns.debiased_cka(torch.stack((x, y)))[0, 1]) == pytest.approx(expected)
 
 
 ATTENTION = {

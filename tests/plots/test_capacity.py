@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from headscope import plots
 from headscope.budgets.paper import RANK_ABLATION, SIZES, losses
-from headscope.plots import cache_against_rank, paper_loss
+from headscope.plots.panels import figure_of
 
 ROWS = pd.DataFrame(
     [
@@ -16,6 +17,16 @@ ROWS = pd.DataFrame(
     ],
     columns=["model", "variant", "n_heads", "d_head", "setting", "value", "cache_pct_mha", "cache_physical_pct_mha"],
 )
+
+
+def cache_against_rank(*given, **options):
+    """The figure, whose axes are looked at."""
+    return figure_of(plots.cache_against_rank(*given, **options))
+
+
+def paper_loss(*given, **options):
+    """The figure, whose axes are looked at."""
+    return figure_of(plots.paper_loss(*given, **options))
 
 
 def test_lines_follow_one_over_h_plus_r_over_d_head():

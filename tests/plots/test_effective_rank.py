@@ -1,13 +1,19 @@
 import numpy as np
 import pandas as pd
 import pytest
-from headscope.plots import effective_rank
+from headscope import plots
+from headscope.plots.panels import figure_of
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 BOTH = [("qk", "all"), ("ov", "all")]
 MLA = [("qk", part) for part in ("content", "position", "joint", "content_d_model")] + [("ov", "all")]
 NULL = ["null_mean", "null_low", "null_high", "null_centred_mean"]
+
+
+def effective_rank(*given, **options):
+    """The figure, whose axes are looked at."""
+    return figure_of(plots.effective_rank(*given, **options))
 
 
 def report(layers=range(6), blocks=BOTH, n_heads=9, null=True):
@@ -242,7 +248,8 @@ def test_panels_with_their_own_scales_say_so():
 def test_drawing_on_the_caller_s_axes():
     figure = Figure(figsize=(12, 4), layout="constrained")
     axes = figure.subplots(1, 2)
-    assert effective_rank(report(), axes=axes) is figure
+    assert effective_rank(report(), ax=axes) is figure
+    assert plots.effective_rank(report(), ax=axes).tolist() == axes.tolist()
     assert [ax.get_title() for ax in axes] == ["QK", "OV"]
     assert not figure.legends
     assert axes[0].get_legend() is None
@@ -256,7 +263,7 @@ def test_drawing_on_the_caller_s_axes():
 def test_drawing_on_one_axes_in_a_subfigure():
     figure = Figure()
     ax = figure.subfigures(1, 2)[1].subplots()
-    assert effective_rank(report(blocks=BOTH[:1]), axes=ax) is figure
+    assert effective_rank(report(blocks=BOTH[:1]), ax=ax) is figure
     assert ax.get_title() == "QK"
 
 
@@ -264,7 +271,7 @@ def test_axes_that_share_their_scale_show_all_of_both():
     table = report()
     table.loc[table["circuit"] == "qk", ["erank", "erank_centred"]] = 2.0
     axes = Figure().subplots(1, 2, sharey=True)
-    effective_rank(table, axes=axes)
+    effective_rank(table, ax=axes)
     assert axes[0].get_ylim() == axes[1].get_ylim()
     assert axes[0].get_ylim()[0] < 2.0
     assert axes[0].get_ylim()[1] > 9.0
@@ -278,8 +285,8 @@ def test_errors_name_what_is_wrong():
         effective_rank(report().iloc[:0])
     with pytest.raises(ValueError, match="layer 3 appears more than once for circuit 'qk', part 'all'"):
         effective_rank(pd.concat([report(), report().iloc[[3]]]))
-    with pytest.raises(ValueError, match=r"2 panel\(s\).* but got 3 axes"):
-        effective_rank(report(), axes=Figure().subplots(1, 3))
+    with pytest.raises(ValueError, match="there are 2 panels, one for each circuit and part: .* but has 3"):
+        effective_rank(report(), ax=Figure().subplots(1, 3))
     table = report()
     table.loc[4, "n_heads"] = np.nan
     with pytest.raises(ValueError, match="n_heads is missing for layer 4"):

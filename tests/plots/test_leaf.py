@@ -22,12 +22,20 @@ FOLDER = Path(headscope.plots.__file__).parent
         "effective_rank",
         "effects",
         "explorer",
+        "generation",
         "grid",
+        "intervals",
         "labels",
+        "maps",
+        "order",
         "one_layer",
         "over_training",
+        "panels",
         "pattern",
+        "routing",
+        "scale",
         "similarity",
+        "spectra",
         "style",
         "terminal",
         "variants",
@@ -43,31 +51,40 @@ def test_nothing_else_of_headscope_is_imported(name):
             assert not any(alias.name.startswith("headscope") for alias in node.names)
 
 
-def test_drawing_leaves_pyplot_alone_and_needs_no_backend(tmp_path):
+def test_drawing_leaves_pyplot_and_its_settings_alone(tmp_path):
     code = (
-        "import sys, numpy, headscope.plots as plots\n"
-        "figure = plots.head_similarity({('qk', 'all', 0): numpy.eye(4)})\n"
-        "figure.savefig(sys.argv[1])\n"
-        "assert 'matplotlib.pyplot' not in sys.modules\n"
+        "import sys, matplotlib as mpl, numpy\n"
+        "before = {name: mpl.rcParams._get(name) for name in mpl.rcParams}\n"  # a look at the backend would choose one
+        "import headscope.plots as plots\n"
+        "plots.head_similarity({('qk', 'all', 0): numpy.eye(4)}).figure.savefig(sys.argv[1])\n"
+        "plots.routing_maps(numpy.eye(4), numpy.eye(4), 'abcd')[0].figure.savefig(sys.argv[1])\n"
+        "assert before == {name: mpl.rcParams._get(name) for name in mpl.rcParams}\n"
+        "import matplotlib.pyplot\n"
+        "assert not matplotlib.pyplot.get_fignums()\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "map.png")], check=True)
     assert (tmp_path / "map.png").stat().st_size > 1000
 
 
-EXAMPLES = (
-    "capacity",
-    "cost",
-    "effective_rank",
-    "effects",
-    "explorer",
-    "one_layer",
-    "over_training",
-    "pattern",
-    "similarity",
+@pytest.mark.parametrize(
+    "name",
+    [
+        "capacity",
+        "cost",
+        "effective_rank",
+        "effects",
+        "explorer",
+        "generation",
+        "intervals",
+        "order",
+        "one_layer",
+        "over_training",
+        "pattern",
+        "routing",
+        "similarity",
+        "spectra",
+    ],
 )
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_run(name):
     results = doctest.testmod(importlib.import_module(f"headscope.plots.{name}"))
     assert results.attempted > 0

@@ -1,7 +1,8 @@
 import numpy as np
 import pandas as pd
 import pytest
-from headscope.plots.over_training import over_training
+from headscope import plots
+from headscope.plots.panels import figure_of
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import same_color
 from matplotlib.text import Text
@@ -14,6 +15,11 @@ MEAN, CENTRED = "uncentred (% of H): mean over layers", "centred (% of H − 1):
 EACH, EACH_CENTRED = "uncentred: each layer", "centred: each layer"
 NAMED, NAMED_CENTRED = f"{EACH} (L0, L1, …)", f"{EACH_CENTRED} (L0, L1, …)"
 LOSS, INDUCTION = "validation loss (left axis)", "best head's induction score (right axis)"
+
+
+def over_training(*given, **options):
+    """The figure, whose axes are looked at."""
+    return figure_of(plots.over_training(*given, **options))
 
 
 def run(steps=range(0, 600, 100), layers=range(4), blocks=BOTH, n_heads=9, null=True):

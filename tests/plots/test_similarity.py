@@ -1,12 +1,18 @@
 import numpy as np
 import pytest
 import torch
-from headscope.plots import head_similarity
+from headscope import plots
 from headscope.plots.grid import choose_page
+from headscope.plots.panels import figure_of
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 BOTH = [("qk", "all"), ("ov", "all")]
 MLA = [("qk", part) for part in ("content", "position", "joint", "content_d_model")] + [("ov", "all")]
+
+
+def head_similarity(*given, **options):
+    """The figure, whose axes are looked at."""
+    return figure_of(plots.head_similarity(*given, **options))
 
 
 def cosines(n_heads, seed=0, dims=40):
