@@ -44,6 +44,16 @@ def pictures(cell: nbformat.NotebookNode) -> list[np.ndarray]:
     return [matplotlib.image.imread(io.BytesIO(base64.b64decode(png))) for png in found if png]
 
 
+def kinds(notebook: nbformat.NotebookNode, model: str) -> set[str]:
+    """What a front end would show of a widget, by the messages that came from the kernel."""
+    state = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
+    found = set()
+    for child in state[model]["state"]["children"]:
+        name = state[child.removeprefix("IPY_MODEL_")]["model_name"]
+        found.add({"HBoxModel": "controls", "ImageModel": "picture"}[name])
+    return found
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_it_runs_and_shows_its_pictures(executed):
     for cell in code(executed):
@@ -55,8 +65,9 @@ def test_it_runs_and_shows_its_pictures(executed):
             assert 150 < height < 6000
             assert 300 < width < 6000
             assert np.ptp(picture[..., :3]) > 0.5  # something is on it
-        explored = "hs.explore(" in cell.source
-        assert explored == any(WIDGET in output.get("data", {}) for output in cell.outputs), cell.source
+        shown = [output.data[WIDGET]["model_id"] for output in cell.outputs if WIDGET in output.get("data", {})]
+        assert len(shown) == ("hs.explore(" in cell.source), cell.source
+        assert all(kinds(executed, model) == {"controls", "picture"} for model in shown)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
