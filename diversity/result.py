@@ -59,8 +59,8 @@ _RANK_CAPTION = (
 )
 _SPECTRA_CAPTION = (
     "What each component of the heads is worth, from the largest on. Were all heads unlike, each would have an even "
-    "share, 1 on the left; the more the first ones have, the more alike the heads are. On the right the running sum: the "
-    "fewer components it takes to reach 90 %, the fewer heads' worth of difference there is."
+    "share, 1 on the left; the more the first ones have, the more alike the heads are. On the right the running sum: "
+    "the fewer components it takes to reach 90 %, the fewer heads' worth of difference there is."
 )
 
 

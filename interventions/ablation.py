@@ -45,7 +45,7 @@ _CAPTION = (
 )
 _INTERVALS_CAPTION = (
     "The strongest effects, largest first: the edit's, beside that of a random direction of the same norm and of the "
-    "same edit on what all heads of the layer share. Bars are intervals; a bold name and a filled point are significant."
+    "same edit on what all heads of the layer share. Bars are intervals; bold names and filled points are significant."
 )
 
 

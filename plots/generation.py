@@ -180,7 +180,7 @@ def looked_map(
     heat_map(panel, values, limits=(0.0, 1.0), label="attention weight", cmap=LOOKED, hatched=False)
     _name_heads(panel, heads)
     if len(heads) <= MAX_NAMED_HEADS:  # lines to follow a head along
-        panel.hlines(np.arange(1, len(heads)), 0, grid.shape[1], color="0.92", linewidth=0.6, zorder=0)
+        panel.hlines(np.arange(1, len(heads)), 0, grid.shape[1], color="0.85", linewidth=0.6, zorder=0)
     if left_out:
         panel.axvline(len(shown), color="0.35", linewidth=0.5)
     names = [f"{visible(tokens[place])} {place}" for place in shown] + [f"{left_out} others"] * bool(left_out)

@@ -61,7 +61,7 @@ def routing_maps(before: Any, after: Any, tokens: Sequence[str], *, title: str =
     weights = [_past(name, values, len(tokens)) for name, values in (("before", before), ("after", after))]
     side = float(np.clip(TOKEN_INCHES * len(tokens), *PANEL_INCHES))
     if ax is None:
-        panels = new_panels(3, columns=3, size=(3 * side + 4.2, side + 1.7), title=title)
+        panels = new_panels(3, columns=3, size=(3 * side + 4.2, side + 1.2), title=title)
     else:
         panels = given_panels(ax, 3, "of before, after and change")
         panels[1].set_title(title, fontsize=10, wrap=True)

@@ -77,7 +77,7 @@ def spectra(table: pd.DataFrame, *, title: str = "", ax: OnAxes = None) -> np.nd
         panels = new_panels(2 * len(blocks), columns=2, size=size, title=title)
     else:
         panels = given_panels(ax, 2 * len(blocks), "of share and running sum of a circuit and part")
-    for pair, (circuit, part) in zip(np.reshape(np.array(panels, dtype=object), (-1, 2)), blocks, strict=True):
+    for pair, (circuit, part) in zip(zip(panels[::2], panels[1::2], strict=True), blocks, strict=True):
         here = pd.DataFrame(rows[(rows["circuit"] == circuit) & (rows["part"] == part)])
         name = style.block_title(circuit, part)
         pair[0].set_title(f"{name}: spectrum", fontsize=11)
@@ -167,7 +167,7 @@ def _draw_maps(pair: Sequence[Axes], rows: pd.DataFrame, layers: Sequence[int]) 
             }
             rim = [Stroke(linewidth=3.2, foreground="white"), Normal()]
             label = f"{SHARE:g} % reached: {whose} components up to here"
-            pair[1].stairs(reached, np.arange(len(layers) + 1), label=label, path_effects=rim, **line)
+            pair[1].stairs(reached, np.arange(len(layers) + 1), label=label, path_effects=rim, clip_on=False, **line)
     for ax in pair:
         stride = name_cells(ax.yaxis, [str(layer) for layer in layers], MAX_LAYER_NAMES, rotation=0, fontsize=8)
         ax.set_ylabel(f"layer{every(stride)}")

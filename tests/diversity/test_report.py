@@ -113,6 +113,8 @@ def test_files_hold_the_shown_values_in_full_precision(model, tmp_path):
         "report.parquet",
         "heatmap.png",
         "effective-rank.png",
+        "spectra.png",
+        "spectra-centred.png",
     }
     rows = pd.DataFrame(json.loads((tmp_path / "report.json").read_text())["rows"])
     with (tmp_path / "report.csv").open(newline="") as handle:
@@ -287,6 +289,12 @@ def test_figures_come_from_the_same_result(model):
     result = hs.report(model, null=2)
     assert len(result.plot().axes) >= 2
     assert len(result.plot_similarity().axes) >= 6
+    assert len(result.plot_spectra(layers=[0]).axes) == 4
+    figure = Figure()
+    assert result.plot(ax=figure.subplots(1, 2)) is figure
+    assert {len(ax.lines) > 0 for ax in figure.axes} == {True}
+    with pytest.raises(IndexError, match="layer 9 does not exist"):
+        result.plot_similarity(layers="9")
     assert "<table" in result._repr_html_()
     assert "effective rank" in repr(result)
 

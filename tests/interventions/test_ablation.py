@@ -249,8 +249,10 @@ def test_the_table_is_made_of_the_samples(tmp_path):
     result = ablate(model, task, path="v", how="mean", out=tmp_path)
     assert tuple(result.table.columns) == COLUMNS
     assert list(result.table["head"]) == [0, 1, 0, 1]
-    assert result.plot().axes[0].get_xlabel() == result.terminal()[0][0].columns[1].header == "group"
-    assert ablate(model, task, path="z", how="mean", layers="0").plot().axes[0].get_xlabel() == "head"
+    assert result.plot().axes[0].get_xlabel().splitlines()[0] == result.terminal()[0][0].columns[1].header == "group"
+    of_heads = ablate(model, task, path="z", how="mean", layers="0")
+    assert of_heads.plot().axes[0].get_xlabel().splitlines()[0] == "head"
+    assert of_heads.plot_intervals(top=2).axes[0].get_ylabel().startswith("head: the 2 largest effects of")
     means = result.samples.groupby(["layer", "head"]).mean()
     np.testing.assert_allclose(result.table["effect"], means["edited"] - means["clean"])
     np.testing.assert_allclose(result.table["beyond_random"], means["edited"] - means["random"])
@@ -259,7 +261,8 @@ def test_the_table_is_made_of_the_samples(tmp_path):
     assert "mean over groups" not in data["record"]["convention"]
     assert len(data["samples"]) == len(result.samples)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "ablation.csv", "ablation.json", "ablation.parquet", "effects.png", "samples.csv", "samples.parquet",
+        "ablation.csv", "ablation.json", "ablation.parquet", "effects.png", "intervals.png", "samples.csv",
+        "samples.parquet",
     ]  # fmt: skip
     assert "values aligned" in ablate(model, task, path="v_private", layers="0").record["convention"]
 

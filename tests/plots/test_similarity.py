@@ -298,3 +298,73 @@ def test_what_does_not_fit_on_the_page_is_said():
         head_similarity(layers(4, 60), max_columns=1)
     with pytest.raises(ValueError, match="8 panels of 64 heads with a number in every cell .* set annotate=False"):
         head_similarity(layers(64, 4), annotate=True)
+
+
+def test_alike_heads_stand_together_under_their_own_numbers():
+    rng = np.random.default_rng(0)
+    groups = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2])
+    heads = np.eye(3)[groups] + 0.05 * rng.normal(size=(9, 3))
+    heads /= np.linalg.norm(heads, axis=1, keepdims=True)
+    matrix = heads @ heads.T
+    ax = plots.head_similarity({("qk", "all", 0): matrix}, order="similarity")
+    order = [int(tick.get_text()) for tick in ax.get_yticklabels()]
+    assert sorted(order) == list(range(9))
+    assert len({tuple(groups[order][i : i + 3]) for i in (0, 3, 6)}) == 3
+    assert all(len(set(groups[order][i : i + 3])) == 1 for i in (0, 3, 6))
+    shown = ax.images[0].get_array()
+    off_diagonal = ~np.eye(9, dtype=bool)
+    np.testing.assert_array_equal(shown[off_diagonal], matrix[np.ix_(order, order)][off_diagonal])
+    assert "alike ones side by side (average linkage)" in caption(ax.figure)
+    assert "side by side" not in caption(head_similarity({("qk", "all", 0): matrix}))
+
+
+def test_heads_without_a_value_come_last_and_opposed_ones_are_far_apart():
+    from headscope.plots.order import similarity_order
+
+    vectors = np.array([[1.0, 0.0], [-1.0, 0.05], [0.9, 0.1], [-0.9, 0.1], [0.0, 0.0]])
+    with np.errstate(invalid="ignore"):
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    order = similarity_order(unit @ unit.T).tolist()
+    assert order[-1] == 4
+    assert {frozenset(order[:2]), frozenset(order[2:4])} == {frozenset((0, 2)), frozenset((1, 3))}
+    assert similarity_order(np.full((3, 3), np.nan)).tolist() == [0, 1, 2]
+    assert similarity_order(np.eye(2)).tolist() == [0, 1]
+
+
+def test_many_heads_in_order_keep_a_stated_stride():
+    figure = head_similarity({("qk", "all", 0): cosines(128)}, order="similarity")
+    assert "every 8th head labelled" in caption(figure)
+    assert len(figure.axes[0].get_xticklabels()) == 16
+
+
+def test_pages_hold_each_layer_once_on_one_scale():
+    similarity = {("ov", "all", layer): constant(64, 0.01 * (layer + 1)) for layer in range(80)}
+    similarity |= {("qk", *key[1:]): matrix for key, matrix in similarity.items()}
+    pages = plots.similarity_pages(similarity)
+    assert len(pages) > 1
+    assert sum(pages, []) == list(range(80))
+    drawn = [head_similarity(similarity, layers=page, annotate=False) for page in (pages[0], pages[-1])]
+    for figure, page in zip(drawn, (pages[0], pages[-1]), strict=True):
+        assert [ax.get_title() for ax in figure.axes[:-1]] == [f"layer {layer}" for layer in page] * 2
+        assert {ax.images[0].get_clim() for ax in figure.axes[:-1]} == {(-0.8, 0.8)}
+        assert f"Layers {page[0]}–{page[-1]} of 0–79." in caption(figure)
+        assert "all panels and pages" in caption(figure)
+        # Each head is at least three dots wide.
+        box = figure.axes[0].get_position()
+        assert box.width * figure.get_figwidth() * 150 / 64 > 3
+
+
+@pytest.mark.parametrize("n_heads", [4, 128])
+def test_no_page_holds_more_than_it_shows_well(n_heads):
+    similarity = {(c, p, layer): np.eye(n_heads) for c, p in MLA for layer in range(61)}
+    for page in plots.similarity_pages(similarity)[:1]:
+        figure = head_similarity(similarity, layers=page)
+        assert figure.get_figwidth() <= 20
+        assert figure.get_figheight() <= 22
+
+
+def test_layers_and_orders_that_are_not_there_are_named():
+    with pytest.raises(ValueError, match=r"layers should be among \[0, 1\] but got \[2\]"):
+        head_similarity(layers(4, 2), layers=[2])
+    with pytest.raises(ValueError, match="order should be one of .* but got 'size'"):
+        head_similarity(layers(4, 2), order="size")
