@@ -48,10 +48,14 @@ class Result(ABC):
         The values, unrounded; NaN where one does not exist.
     record
         What was measured and how, ready for strict JSON.
+    source
+        What was measured: the path or the name that the verb was given, or the model itself. Every verb takes a result
+        in place of a source, and measures the same. None where there is no one source.
     """
 
     table: pd.DataFrame
     record: dict[str, Any]
+    source: Any = None
 
     stem: ClassVar[str]
     """File name of the tables, without suffix."""
@@ -150,6 +154,23 @@ class Result(ABC):
         for name, picture in self.pictures().items() if pictures else ():
             writers[name] = lambda path, draw=picture.draw: draw().savefig(path, dpi=150, format="png")
         return writers
+
+
+def source_of(given: Any) -> Any:
+    """Return what to measure: what was given or, of a result, what that was measured on.
+
+    Raises
+    ------
+    ValueError
+        If a result has no one source.
+    """
+    if not isinstance(given, Result):
+        return given
+    if given.source is None:
+        raise ValueError(
+            f"{given.title()}: behind a {type(given).__name__} stands no single model; give a path or a model"
+        )
+    return given.source
 
 
 def html_page(results: Sequence[Result]) -> str:

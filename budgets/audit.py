@@ -61,6 +61,23 @@ class Audit(Result):
             "What fits was searched by changing one setting, or two where one was not enough."
         )
 
+    def meaning(self) -> dict[str, str]:
+        """Return what the columns hold."""
+        return {
+            "name": "whose figure it is",
+            "variant": "of which attention",
+            "source": "where it is printed",
+            "check": "what was checked",
+            "printed": "what is printed",
+            "computed": "what comes out",
+            "verdict": f"{AGREES}, {CONTRADICTS} or {UNKNOWN}",
+            "explanation": "what would make it true, or what is missing",
+        }
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return what does not agree."""
+        return pd.DataFrame(self.table[self.table["verdict"] != AGREES]), "what does not agree"
+
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the contradictions, then how much else was checked."""
         lines = [f"{self.title()}: {self.summary()}.", self.reading()]

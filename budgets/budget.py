@@ -11,13 +11,15 @@ from typing import Any
 
 import pandas as pd
 
-from ..checkpoints.opening import open_checkpoint, read_config
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.opening import Source, open_checkpoint, read_config
 from ..models.config import ModelConfig
 from ..models.grouped import GroupedConfig
-from ..models.hooked import n_parameters
+from ..models.hooked import HookedModel, n_parameters
 from ..models.lrkv import LRKVConfig
 from ..models.mla import MLAConfig
 from ..models.variant import ELEMENT_BYTES, RANK_MULTIPLE, AttentionConfig, PlainHeads
+from ..results import source_of
 from . import paper
 from .cache import LAYOUTS, PAGE, Batch, Storage, batch_name, cache_bytes, parse_batches, shard
 from .matching import equal_cache
@@ -30,7 +32,7 @@ PRESET_NOTE = "Settings of the paper's Tables 5 and 7; headscope budget audit sa
 
 
 def budget(
-    model: str | os.PathLike[str] | ModelConfig | Mapping[str, ModelConfig] | None = None,
+    model: Source | ModelConfig | Mapping[str, ModelConfig] | None = None,
     *,
     lengths: str | Sequence[int | Sequence[int]] = DEFAULT_LENGTHS,
     devices: int = 1,
@@ -46,8 +48,8 @@ def budget(
     ----------
     model
         A preset of the paper (``"2.5B"`` for all variants, ``"2.5B-lrkv"`` for one), a ``.json`` file with a
-        configuration (headscope's or Hugging Face's), a checkpoint or the name of a model that ships, a `ModelConfig`,
-        or several by name. None: the preset 2.5B. A `Path` is never taken for a preset.
+        configuration (headscope's or Hugging Face's), a checkpoint or the name of a model that ships, a model, a
+        result, a `ModelConfig`, or several by name. None: the preset 2.5B. A `Path` is never taken for a preset.
     lengths
         Batches of requests: ``"2048,8x8192,100+2000"`` (`parse_batches`), or numbers and sequences of numbers.
     devices
@@ -75,6 +77,7 @@ def budget(
     """
     storage, chip = Storage(element_bytes, rank_multiple, page), device_from(device)
     batches = _batches(lengths)
+    model = source_of(model)
     models, notes = _models(model)
     models = _with_baseline(models)
     result = Budget(
@@ -86,7 +89,7 @@ def budget(
         ),
         record={
             "kind": "budget",
-            "source": None if isinstance(model, ModelConfig | Mapping) else str(model or paper.DEFAULT),
+            "source": str(model or paper.DEFAULT) if isinstance(model, str | os.PathLike | None) else None,
             "models": {name: config.to_dict() for name, config in models.items()},
             "element_bytes": element_bytes,
             "rank_multiple": rank_multiple,
@@ -117,6 +120,8 @@ def _models(model: Any) -> tuple[dict[str, ModelConfig], list[str]]:
     if model is None:
         note = f"No model was named: these are the LRKV paper's {paper.DEFAULT} models (--preset {paper.DEFAULT})."
         return paper.preset_models(paper.DEFAULT), [note, PRESET_NOTE]
+    if isinstance(model, Checkpoint | HookedModel):
+        model = model.config
     if isinstance(model, ModelConfig):
         return {"model": model}, _windows("model", model)
     if isinstance(model, Mapping):

@@ -12,6 +12,7 @@ from ..plots.budget_tables import MIB, batch_table, equal_table, model_table, pa
 from ..plots.capacity import cache_against_rank, paper_loss
 from ..plots.panels import OnAxes, figure_of
 from ..results import Picture, Result
+from .columns import MEANING
 from .matching import largest_rank
 from .paper import losses
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
+_SHOWN = ("model", "setting", "value", "bytes_per_token", "cache_pct_mha", "kv_parameters_pct_mha", "parameters")
 _CACHE_CAPTION = (
     "Cache of LRKV in percent of MHA's with the same heads. Left: it grows with the rank; right: it falls with the "
     "number of heads, down to what the rank costs. The models of this budget are marked in both panels."
@@ -129,6 +131,22 @@ class Budget(Result):
                 )
         return found
 
+    def measured(self) -> list[str]:
+        """Return which device the floors are of."""
+        device = self.record["device"]
+        return [
+            f"{device['name']}: {device['bandwidth'] / 1e12:g} TB/s, {device['flops'] / 1e12:g} TFLOP/s "
+            f"({device['source']}). MiB: {MIB:,} bytes."
+        ]
+
+    def meaning(self) -> dict[str, str]:
+        """Return what the columns of all four tables hold."""
+        return MEANING
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return cache and parameters."""
+        return pd.DataFrame(self.table[list(_SHOWN)]), ""
+
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return what a token leaves, batches, settings at equal cache, devices; then what to mind."""
         device = self.record["device"]
@@ -139,12 +157,8 @@ class Budget(Result):
         ]
         if self.record["devices"] > 1:
             tables.append(parallel_table(self.parallel))
-        about = (
-            f"{device['name']}: {device['bandwidth'] / 1e12:g} TB/s, {device['flops'] / 1e12:g} TFLOP/s "
-            f"({device['source']}). MiB: {MIB:,} bytes."
-        )
         notes = self.record["notes"]
-        return tables, [*notes, about, *self.reading().splitlines()[len(notes) :]]
+        return tables, [*notes, *self.measured(), *self.reading().splitlines()[len(notes) :]]
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the table and the three others."""

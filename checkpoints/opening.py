@@ -14,6 +14,7 @@ import torch
 from ..errors import CheckpointError
 from ..models.config import ModelConfig
 from ..models.hooked import HookedModel
+from ..results import Result, source_of
 from . import hub, native
 from .bridge import LACKS, load_bridge
 from .checkpoint import Checkpoint, Layout
@@ -22,6 +23,10 @@ from .reference import reference_models
 from .runs import saved_steps
 from .scaled import ScaledStore, unpack
 from .store import GGUFStore, SafetensorsStore, read_json
+
+Source = str | os.PathLike[str] | Checkpoint | HookedModel | Result
+"""What a verb measures: a path or the name of a model that ships, an opened checkpoint, a model in memory, or a result,
+whose source it then is."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
@@ -101,6 +106,47 @@ def _open_directory(path: Path, place: Path) -> Checkpoint:
     return Checkpoint(path, store, layout, tokenizer)
 
 
+def opened_source(source: Source) -> Checkpoint | HookedModel:
+    """Return a source as what factors can be read from, opened if it is a path.
+
+    Raises
+    ------
+    CheckpointError
+        If the checkpoint cannot be opened.
+    ValueError
+        If the source is nothing of the kind, or a result without one.
+    """
+    given = source_of(source)
+    if isinstance(given, str | os.PathLike):
+        return open_checkpoint(given)
+    if not isinstance(given, Checkpoint | HookedModel):
+        raise ValueError(
+            f"source should be a path, a Checkpoint, a HookedModel or a result but is {type(given).__name__}"
+        )
+    return given
+
+
+def model_of(source: Source, origin: dict[str, Any] | None = None) -> tuple[HookedModel, dict[str, Any]]:
+    """Return a source as a model to run, in evaluation mode, and the description of where it comes from.
+
+    Parameters
+    ----------
+    source
+        See `Source`.
+    origin
+        Where a model in memory comes from, if that is known.
+
+    Raises
+    ------
+    CheckpointError, ValueError
+        As for `opened_source`.
+    """
+    opened = opened_source(source)
+    if isinstance(opened, HookedModel):
+        return opened.eval(), origin or opened.describe()
+    return opened.load().eval(), opened.describe()
+
+
 def read_config(path: str | os.PathLike[str]) -> Layout:
     """Read a configuration alone, without weights: what model it means.
 
@@ -150,7 +196,7 @@ def _load_tokenizer(directory: Path, gguf_file: str | None = None) -> Any:
 
 @overload
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Result,
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
@@ -160,7 +206,7 @@ def load(
 
 @overload
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Result,
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
@@ -169,7 +215,7 @@ def load(
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Result,
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
@@ -180,7 +226,7 @@ def load(
     Parameters
     ----------
     path, dtype, device
-        What to load, the type to compute in, and where.
+        What to load (or a result, for what it was measured on), the type to compute in, and where.
     bridge
         Load through TransformerLens's bridge instead: any causal model that transformers knows. A warning says what
         such a model lacks beside the wrapper.
@@ -191,8 +237,11 @@ def load(
     >>> model = hs.load("smollm2")  # doctest: +SKIP
     >>> logits, cache = model.run_with_cache("The capital of France is")  # doctest: +SKIP
     """
+    place = source_of(path)
+    if isinstance(place, HookedModel):
+        return place.to(device=device, dtype=dtype)
     if not bridge:
-        return open_checkpoint(path).load(dtype, device)
-    model, _ = load_bridge(path, dtype=dtype)
-    warnings.warn(f"{path} is loaded {LACKS}", stacklevel=2)
+        return open_checkpoint(place).load(dtype, device)
+    model, _ = load_bridge(place, dtype=dtype)
+    warnings.warn(f"{place} is loaded {LACKS}", stacklevel=2)
     return model if device is None else model.to(device)

@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 import torch
 
-from ..checkpoints import open_checkpoint, save
-from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints import save
 from ..checkpoints.native import check_free
+from ..checkpoints.opening import Source, opened_source
 from ..models.config import ModelConfig
 from ..models.grouped import GroupedAttention
 from ..models.hooked import HookedModel
@@ -30,7 +30,7 @@ _VERSIONS = ("headscope", "torch", "numpy")
 
 
 def convert(
-    source: str | os.PathLike[str] | Checkpoint | HookedModel,
+    source: Source,
     destination: str | os.PathLike[str] | None = None,
     *,
     to: To = "lrkv",
@@ -51,7 +51,8 @@ def convert(
     Parameters
     ----------
     source
-        A checkpoint's path or the name of a model that ships, an opened `Checkpoint`, or a `HookedModel`.
+        A path or the name of a model that ships, an opened `Checkpoint`, a `HookedModel`, or a result: then what it was
+        measured on.
     destination
         Directory for the new native checkpoint; must not exist, or be empty. None: in memory alone.
     to
@@ -101,7 +102,7 @@ def convert(
     """
     if destination is not None:
         check_free(destination)
-    opened = open_checkpoint(source) if isinstance(source, str | os.PathLike) else source
+    opened = opened_source(source)
     goal = target(opened.config, to, rank=rank, cache_ratio=cache_ratio, groups=groups, keys=keys, align=align)
     model = opened if isinstance(opened, HookedModel) else opened.load()
     calibration, fitted_to = windows(model, calibrate, "train", calibration_samples, seed)
@@ -129,7 +130,9 @@ def convert(
         "destination": None if destination is None else str(destination),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in _VERSIONS}},
     }
-    result = Conversion(table=_table(layers), record=record, model=converted)
+    # What others measure is what came out.
+    became = converted if destination is None else str(destination)
+    result = Conversion(table=_table(layers), record=record, model=converted, source=became)
     if destination is not None:
         save(converted, Path(destination), record={"conversion": result.to_dict()})
     return result

@@ -83,6 +83,19 @@ class Conversion(Result):
         """Return nothing: the table says it."""
         return {}
 
+    def meaning(self) -> dict[str, str]:
+        """Return what the columns hold."""
+        return {
+            "layer": "which layer",
+            "side": "k: keys; v: values",
+            "step": "what was done, with all before it; the last one is what the model has",
+            "error": "squared error of the projections on the calibration inputs, over their squared size",
+        }
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return the mean errors."""
+        return self.means(), "means over layers"
+
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return errors by layer, then cache, loss and what they show."""
         return [conversion_table(self.table)], [*self.summary().splitlines(), *self.reading().splitlines()]

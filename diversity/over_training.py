@@ -19,11 +19,11 @@ from ..models.layers import parse_layers
 from ..plots import over_training as draw_over_training
 from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import over_training_table
-from ..results import Picture, Result
+from ..results import Picture, Result, source_of
 from ..unfinished import Unfinished
 from .offsets import Offsets
 from .result import COLUMNS as LAYER_COLUMNS
-from .result import block_title, describe_settings, draws_beside, told_apart
+from .result import MEANING, block_title, describe_settings, draws_beside, told_apart
 from .settings import Circuit, Progress, Settings, Steps, kinds_of_layers
 from .spectra import Definition
 
@@ -36,6 +36,7 @@ _CAPTION = (
     "Effective rank by training step, in percent of its cap: thick lines are means over layers, thin ones single "
     "layers, grey is the null of random layers. Below the grey, heads are more alike than random ones; above, less."
 )
+_SHOWN = ("step", "circuit", "part", "erank_pct_heads", "erank_centred_pct_cap", "erank", "null_low", "null_high")
 COLUMNS = ("step", *LAYER_COLUMNS)
 """Columns of a trajectory's table: a report's, for each saved step."""
 
@@ -89,15 +90,25 @@ class Trajectory(Result):
             )
         return "\n".join(lines)
 
-    def terminal(self) -> tuple[list[Table], list[str]]:
-        """Return the means by step, what was measured, and what it shows."""
+    def measured(self) -> list[str]:
+        """Return which run was followed, and how."""
         state = "finished" if self.record["finished"] else "not finished"
         steps = self.record["steps"]
-        measured = (
-            f"{self.record['run']} ({len(steps)} saved steps, {state}): "
-            f"{self.record['config']['attention']['variant'].upper()}, {describe_settings(self.record)}"
-        )
-        lines = [measured, *self.summary().splitlines(), *self.reading().splitlines()]
+        variant = self.record["config"]["attention"]["variant"].upper()
+        settings = describe_settings(self.record)
+        return [f"{self.record['run']} ({len(steps)} saved steps, {state}): {variant}, {settings}"]
+
+    def meaning(self) -> dict[str, str]:
+        """Return what a report's columns hold, and the step."""
+        return {"step": "optimiser steps when the weights were saved", **MEANING}
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return the means over layers."""
+        return pd.DataFrame(self.means()[list(_SHOWN)]), "means over layers, by step"
+
+    def terminal(self) -> tuple[list[Table], list[str]]:
+        """Return the means by step, what was measured, and what it shows."""
+        lines = [*self.measured(), *self.summary().splitlines(), *self.reading().splitlines()]
         return [over_training_table(self.means(), self.log)], lines
 
     def pictures(self) -> dict[str, Picture]:
@@ -114,7 +125,7 @@ class Trajectory(Result):
 
 
 def over_training(
-    run: str | os.PathLike[str],
+    run: str | os.PathLike[str] | Result,
     *,
     circuit: Circuit = "both",
     offsets: str | int | tuple[int, int] | Offsets | None = 0,
@@ -143,7 +154,7 @@ def over_training(
         As for `report`.
     """
     settings = Settings.parse(circuit, offsets, definition, null, fold_norm)
-    found = open_run(run)
+    found = open_run(source_of(run))
     if not found.steps:
         raise CheckpointError(
             f"{found.path} holds the record of a run without its weights: there are no steps to follow"
@@ -177,7 +188,7 @@ def over_training(
         **settings.describe(first.config, drawn),
     }
     table = pd.DataFrame(rows, columns=list(COLUMNS))
-    result = Trajectory(table=table, log=_at_steps(found.log, list(saved)), record=record)
+    result = Trajectory(table=table, log=_at_steps(found.log, list(saved)), record=record, source=str(found.path))
     if out is not None:
         result.save(out)
     return result

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..checkpoints import open_checkpoint
+from ..checkpoints.opening import Source, opened_source
 from ..models.layers import parse_layers
+from ..results import source_of
 from ..unfinished import Unfinished
 from .offsets import Offsets
 from .result import COLUMNS, Report
@@ -21,7 +22,7 @@ from .spectra import Definition
 
 
 def report(
-    source: str | os.PathLike[str] | Reportable,
+    source: Source | Reportable,
     *,
     circuit: Circuit = "both",
     offsets: str | int | tuple[int, int] | Offsets | None = 0,
@@ -37,7 +38,8 @@ def report(
     Parameters
     ----------
     source
-        A checkpoint's path, an opened `Checkpoint`, or a `HookedModel`.
+        A path or the name of a model that ships, an opened `Checkpoint`, a `HookedModel`, or a result: then what it was
+        measured on.
     circuit
         ``"qk"`` (where heads look), ``"ov"`` (what they bring) or ``"both"``.
     offsets
@@ -75,9 +77,8 @@ def report(
     [0, 1]
     """
     settings = Settings.parse(circuit, offsets, definition, null, fold_norm)
-    opened: Reportable = open_checkpoint(source) if isinstance(source, str | os.PathLike) else source
-    if not isinstance(opened, Reportable):
-        raise ValueError(f"source should be a path, a Checkpoint or a HookedModel but is {type(source).__name__}")
+    given = source_of(source)
+    opened: Reportable = given if isinstance(given, Reportable) else opened_source(given)
     chosen = parse_layers(layers, opened.config.n_layers)
     steps = Steps(len(chosen) + null * len(kinds_of_layers(opened.config, chosen)) + 1, progress)
     target = None if out is None else Path(out).expanduser()
@@ -110,7 +111,12 @@ def report(
         steps.done(f"layer {layer}")
 
     record = {**what, **settings.describe(opened.config, drawn), "notes": list(notes)}
-    result = Report(table=pd.DataFrame(rows, columns=list(COLUMNS)), similarity=matrices, record=record)
+    result = Report(
+        table=pd.DataFrame(rows, columns=list(COLUMNS)),
+        similarity=matrices,
+        record=record,
+        source=given,
+    )
     if target is not None:
         result.save(target)
         kept.discard()

@@ -26,28 +26,41 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-COLUMNS = (
+MEANING = {
+    "layer": "which layer",
+    "circuit": "qk: where heads look; ov: what they bring",
+    "part": "all of the score, or the part of it that is meant (MLA)",
+    "n_heads": "query heads of the layer, H",
+    "erank": "effective rank, in heads: how many equally important directions the heads are worth; at most H",
+    "erank_centred": "the same without the mean head; at most H - 1",
+    "erank_pct_heads": "effective rank in percent of H",
+    "erank_centred_pct_heads": "centred effective rank in percent of H",
+    "erank_centred_pct_cap": "centred effective rank in percent of its cap, H - 1",
+    "null_mean": "effective rank of random layers of the same shape, in heads: mean over the draws",
+    "null_low": "the lowest of the draws",
+    "null_high": "the highest of the draws",
+    "null_centred_mean": "centred effective rank of random layers, in heads: mean over the draws",
+    "participation_ratio": "(Σλ)² / Σλ² of the centred spectrum",
+    "stable_rank": "Σλ / λ₁ of the centred spectrum",
+    "components_90": "components that hold 90 % of the centred variance",
+    "first_component": "share of the centred variance in the first component",
+    "mean_similarity": "mean cosine of two different heads",
+    "status": "ok, or why a value does not exist",
+}
+"""Column of a report's table -> what it holds. NaN where a measure does not exist."""
+COLUMNS = tuple(MEANING)
+_SHOWN = (
     "layer",
     "circuit",
     "part",
-    "n_heads",
     "erank",
-    "erank_centred",
     "erank_pct_heads",
-    "erank_centred_pct_heads",
-    "erank_centred_pct_cap",
-    "null_mean",
     "null_low",
     "null_high",
+    "erank_centred",
     "null_centred_mean",
-    "participation_ratio",
-    "stable_rank",
-    "components_90",
-    "first_component",
-    "mean_similarity",
-    "status",
 )
-"""Columns of a report's table. Percentages are 0-100; ``null_*`` are in heads, as ``erank`` is."""
+"""Columns in a notebook."""
 
 _SIMILARITY_CAPTION = (
     "One panel a layer, heads against heads: red where two heads' forms are alike, blue where they are opposed, white "
@@ -181,14 +194,24 @@ class Report(Result):
             raise IndexError(f"layer {missing[0]} was not measured: this report has layers {sorted(known)}")
         return chosen
 
+    def measured(self) -> list[str]:
+        """Return whose heads were compared how, and what is to be noted about it."""
+        record = self.record
+        variant = record["config"]["attention"]["variant"].upper()
+        return [f"{record['checkpoint']['path']}: {variant}, {describe_settings(record)}", *record["notes"]]
+
+    def meaning(self) -> dict[str, str]:
+        """Return `MEANING`."""
+        return MEANING
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return the ranks beside their null."""
+        odd = ["status"] if set(self.table["status"]) - {"ok"} else []
+        return pd.DataFrame(self.table[[*_SHOWN, *odd]]), ""
+
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the table, what was measured, and what it shows."""
-        record = self.record
-        measured = (
-            f"{record['checkpoint']['path']}: {record['config']['attention']['variant'].upper()}, "
-            f"{describe_settings(record)}"
-        )
-        lines = [measured, *record["notes"], *self.summary().splitlines(), *self.reading().splitlines()]
+        lines = [*self.measured(), *self.summary().splitlines(), *self.reading().splitlines()]
         return [effective_rank_table(self.table)], lines
 
     def pictures(self) -> dict[str, Picture]:

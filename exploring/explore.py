@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from typing import Any
 
@@ -10,8 +9,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from ..checkpoints import open_checkpoint
-from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.opening import Source, model_of, opened_source
 from ..diversity import Report, measure
 from ..diversity.result import block_title
 from ..diversity.settings import Reportable, Settings
@@ -27,9 +25,7 @@ NEAR = 256
 """Every distance below is offered; beyond it those that double."""
 
 
-def explore(
-    source: str | os.PathLike[str] | Checkpoint | HookedModel | Result, text: str | None = None, **start: Any
-) -> Explorer:
+def explore(source: Source, text: str | None = None, **start: Any) -> Explorer:
     r"""Return a picture of a result or a model, with what can be chosen in it.
 
     In a notebook it shows itself with controls (`ipywidgets`); called, as in ``explore(report)(layer=3)``, it is a
@@ -39,18 +35,17 @@ def explore(
     ----------
     source
         A `Report` (choose layer and circuit), a `Probe` (which new token), any other result (which of its pictures); or
-        a checkpoint's path, the name of a model that ships, an opened `Checkpoint` or a `HookedModel`: similarities and
-        spectrum by layer, circuit and distance between query and key, or with `text` the attention pattern by layer and
-        head.
+        a model, by path, opened or in memory: similarities and spectrum by layer, circuit and distance between query
+        and key.
     text
-        For a model: what it reads.
+        What the model, or a result's model, reads: its attention patterns by layer and head.
     start
         What is chosen at first, such as ``layer=3``.
 
     Raises
     ------
     ValueError
-        If there is nothing to choose, a text is given where none is read, or `start` cannot be chosen.
+        If there is nothing to choose, `start` cannot be chosen, or the source is nothing of the kind.
     CheckpointError
         If the checkpoint cannot be read.
 
@@ -63,14 +58,12 @@ def explore(
     >>> explorer(head=5).axes[0].get_xlabel()
     'key: looks at'
     """
+    if text is not None:
+        model, _ = model_of(source)
+        return _patterns(model, text, start)
     if isinstance(source, Result):
-        if text is not None:
-            raise ValueError("a result reads no text: give the model instead of its result")
         return _of_result(source, start)
-    opened = open_checkpoint(source) if isinstance(source, str | os.PathLike) else source
-    if text is None:
-        return _forms(opened, start)
-    return _patterns(opened.load() if isinstance(opened, Checkpoint) else opened, text, start)
+    return _forms(opened_source(source), start)
 
 
 def _of_result(result: Result, start: dict[str, Any]) -> Explorer:

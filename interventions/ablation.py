@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from ..checkpoints import open_checkpoint
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.opening import Source, model_of
 from ..models.hooked import HookedModel
 from ..models.layers import parse_layers
 from ..plots import effect_intervals, effect_map
 from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import ablation_table
-from ..results import Picture, Result
+from ..results import Picture, Result, source_of
 from ..training.corpus import documents
 from ..unfinished import Unfinished
 from . import parts
@@ -29,7 +30,7 @@ from .paths import view
 from .plan import ALL, LayerScores, Plan
 from .statistics import FLIPS
 from .sweep import Sweep
-from .tabulate import LEVEL, effect_table, sample_table
+from .tabulate import LEVEL, MEANING, effect_table, sample_table
 from .tasks import Task, named
 from .workers import Workers, workers
 
@@ -39,6 +40,13 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int, str], None]
 
+_SAMPLES = {
+    "sample": "which sample of the task",
+    "clean": "score without the edit (nats)",
+    "edited": "score with it",
+    "random": "score with a random direction of the same norm instead",
+}
+_SHOWN = ("layer", "head", "effect", "low", "high", "q", "random_effect", "beyond_q", "shared_effect", "significant")
 _CAPTION = (
     "Layers down, heads across. Colour is the change of the score under the edit: where it is below zero, the task "
     "suffers. A dot marks what matters beyond a random direction of the same norm; hatched cells have no value."
@@ -114,14 +122,26 @@ class Ablation(Result):
             )
         return "\n".join(lines)
 
+    def measured(self) -> list[str]:
+        """Return what the score is, and what is to be noted about path and task."""
+        record = self.record
+        lines = [f"Score: {record['task']['score']}."]
+        lines += [f"Path {record['path']}: {record['convention']}."] if record["convention"] else []
+        return lines + ([record["task"]["note"]] if record["task"]["note"] else [])
+
+    def meaning(self) -> dict[str, str]:
+        """Return `tabulate.MEANING` and what the samples' columns hold."""
+        return {**MEANING, **_SAMPLES}
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return the cells with the largest effects."""
+        rows = self.table.sort_values("effect", key=abs, ascending=False, kind="stable")
+        return pd.DataFrame(rows[list(_SHOWN)]), "the largest effects first"
+
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the table, what was done, and what it shows."""
-        record = self.record
-        lines = [f"{self.title()}: {record['task']['score']}."]
-        lines += [f"Path {record['path']}: {record['convention']}."] if record["convention"] else []
-        lines += [record["task"]["note"]] if record["task"]["note"] else []
-        lines += [*self.summary().splitlines(), *self.reading().splitlines()]
-        return [ablation_table(self.table, cell=record["cells"])], lines
+        lines = [self.title(), *self.measured(), *self.summary().splitlines(), *self.reading().splitlines()]
+        return [ablation_table(self.table, cell=self.record["cells"])], lines
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the table and the samples."""
@@ -145,7 +165,7 @@ class Ablation(Result):
 
 
 def ablate(
-    source: str | os.PathLike[str] | HookedModel | Any,
+    source: Source | Any,
     task: Task | str | os.PathLike[str] = "induction",
     *,
     path: str = "k_private",
@@ -174,7 +194,8 @@ def ablate(
     Parameters
     ----------
     source
-        A checkpoint's path or the name of one that ships, a `HookedModel`, or a bridged model (`load_bridge`).
+        A path or the name of a model that ships, an opened `Checkpoint`, a `HookedModel`, a bridged model
+        (`load_bridge`), or a result: then what it was measured on.
     task
         Samples and their scores, or the name of a task that is made from text (`tasks.NAMES`), or a ``.jsonl`` file.
     text, samples
@@ -205,10 +226,9 @@ def ablate(
         If the model has no such path, layer or head, an option cannot be, or the task does not fit the model.
     """
     plan = Plan(path, how, rotated, heads, seeds, seed, stop_early=stop_early)
-    if isinstance(source, str | os.PathLike):
-        checkpoint = open_checkpoint(source)
-        source, origin = checkpoint.load(), checkpoint.describe()
-    model = source
+    source = model = source_of(source)
+    if isinstance(source, str | os.PathLike | Checkpoint):
+        model, origin = model_of(source)
     if not isinstance(task, Task):
         if not isinstance(model, HookedModel) or model.tokenizer is None:
             raise ValueError(f"task {str(task)!r} needs a tokenizer to be made with: give the model one, or a Task")
@@ -240,7 +260,7 @@ def ablate(
     score, accuracy = found[0].clean, found[0].clean_accuracy
     record["clean"] = {"score": float(score.mean()), "accuracy": float(accuracy.mean()), "n": len(score)}
     record["units"] = len(set(units))
-    result = Ablation(table=effect_table(found, units, plan), samples=sample_table(found), record=record)
+    result = Ablation(table=effect_table(found, units, plan), samples=sample_table(found), record=record, source=source)
     if target is not None:
         result.save(target)
         kept.discard()

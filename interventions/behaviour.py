@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..checkpoints import open_checkpoint
+from ..checkpoints.opening import Source, model_of
 from ..models.hooked import HookedModel
 from ..models.layers import parse_layers
 from ..plots import effect_map
 from ..plots.panels import figure_of
 from ..plots.terminal import behaviour_table
-from ..results import Picture, Result
+from ..results import Picture, Result, source_of
 from . import patterns
 from .applying import apply, padded
 from .edits import Edit, Rows
@@ -39,6 +39,20 @@ CHANGES = ("where", "what")
 how much because it brings something else, ``|z' - A' V| / |A V|``, which is ``|A' (V' - V)| / |A V|`` unless the edit
 is at its output (root mean squares over tokens)."""
 CKA_SAMPLES = 512
+MEANING = {
+    "layer": "which layer",
+    "head": "which head",
+    "entropy": "entropy of its attention (nats): 0 looks at one position only",
+    "distance": "how many positions back it looks, on average",
+    "previous": "share of its attention to the token before",
+    "duplicate": "share of its attention to earlier equal tokens",
+    "induction": "share of its attention to what followed earlier equal tokens",
+    "agreement": "how much of its attention agrees with another head of its layer (mean over the others)",
+    "cka": "debiased CKA of its output with another head's (mean over the others)",
+    "where": "how much of its output changes because it looks elsewhere, over the output's size",
+    "what": "how much of its output changes because it brings something else, over the output's size",
+}
+"""Column of a behaviour's table -> what it holds."""
 _CAPTIONS = {
     "induction": "Colour is the share of a head's attention that goes to what followed earlier equal tokens.",
     "where": "Colour is how much of its output changes because the head looks elsewhere, as a share of it.",
@@ -89,10 +103,23 @@ class Behaviour(Result):
                 lines.append(f"{found[0]} {words} most: {100 * found[1]:.0f} % of its output.")
         return "\n".join(lines)
 
+    def measured(self) -> list[str]:
+        """Return how much text there was."""
+        return [f"{self.record['tokens']:,} tokens in {self.record['rows']} rows."]
+
+    def meaning(self) -> dict[str, str]:
+        """Return what the columns hold; with an edit also after it."""
+        after = {f"{name}_edited": f"{MEANING[name]}; under the edit" for name in MEASURES}
+        return {**MEANING, **after}
+
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the table, and what it shows."""
-        lines = [f"{self.title()}: {self.record['tokens']:,} tokens in {self.record['rows']} rows."]
-        return [behaviour_table(self.table)], [*lines, *self.summary().splitlines(), *self.reading().splitlines()]
+        return [behaviour_table(self.table)], [
+            self.title(),
+            *self.measured(),
+            *self.summary().splitlines(),
+            *self.reading().splitlines(),
+        ]
 
     def pictures(self) -> dict[str, Picture]:
         """Return a map of induction scores and, with an edit, of what changed."""
@@ -125,7 +152,7 @@ def _largest(table: pd.DataFrame, column: str) -> tuple[str, float] | None:
 
 @torch.no_grad()
 def behaviour(
-    source: str | os.PathLike[str] | HookedModel,
+    source: Source,
     rows: Sequence[Sequence[int]],
     *,
     edit: Edit | None = None,
@@ -140,7 +167,8 @@ def behaviour(
     Parameters
     ----------
     source
-        A checkpoint's path or the name of one that ships, or a `HookedModel`.
+        A path or the name of a model that ships, an opened `Checkpoint`, a `HookedModel`, or a result: then what it was
+        measured on.
     rows
         Tokens of each row, no longer than the model's context.
     edit
@@ -161,10 +189,7 @@ def behaviour(
     ValueError
         If there is no row, or one is empty or too long.
     """
-    if not isinstance(source, HookedModel):
-        checkpoint = open_checkpoint(source)
-        source, origin = checkpoint.load(), checkpoint.describe()
-    model = source.eval()
+    model, origin = model_of(source, origin)
     chosen = parse_layers(layers, model.config.n_layers)
     given: Rows = tuple(tuple(int(token) for token in row) for row in rows)
     if not given or not all(given):
@@ -188,7 +213,7 @@ def behaviour(
         table = pd.concat([table, after.table()[list(MEASURES)].add_suffix("_edited"), change.table()], axis=1)
     record = {
         "kind": "behaviour",
-        "checkpoint": origin or model.describe(),
+        "checkpoint": origin,
         "config": model.config.to_dict(),
         "text": text,
         "rows": len(given),
@@ -197,7 +222,7 @@ def behaviour(
         "edit": None if edit is None else edit.describe(),
         "edit_text": None if edit is None else str(edit),
     }
-    result = Behaviour(table=table, record=record)
+    result = Behaviour(table=table, record=record, source=source_of(source))
     if out is not None:
         result.save(out)
     return result

@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checkpoints import open_checkpoint
+from ..checkpoints.opening import Source, model_of
 from ..models.hooked import HookedModel
 from ..models.layers import parse_layers
 from ..plots import routing_maps
 from ..plots.panels import OnAxes, figure_of
 from ..plots.routing_table import routing_table
-from ..results import Picture, Result
+from ..results import Picture, Result, source_of
 from . import patterns
 from .applying import apply
 from .edits import Edit
@@ -130,7 +130,7 @@ class Routing(Result):
 
 @torch.no_grad()
 def routing(
-    source: str | os.PathLike[str] | HookedModel,
+    source: Source,
     text: str | Sequence[int],
     *,
     layer: int,
@@ -145,7 +145,8 @@ def routing(
     Parameters
     ----------
     source
-        A checkpoint's path or the name of one that ships, or a `HookedModel`.
+        A path or the name of a model that ships, an opened `Checkpoint`, a `HookedModel`, or a result: then what it was
+        measured on.
     text
         A text, or the numbers of its tokens.
     layer, head
@@ -176,10 +177,7 @@ def routing(
     >>> bool(found.record["moved"] > 0.01)
     True
     """
-    if not isinstance(source, HookedModel):
-        checkpoint = open_checkpoint(source)
-        source, origin = checkpoint.load(), checkpoint.describe()
-    model = source.eval()
+    model, origin = model_of(source, origin)
     (layer,) = parse_layers([layer], model.config.n_layers)
     if not 0 <= head < model.config.attention.n_heads:
         raise IndexError(f"head {head} does not exist: layer {layer} has heads 0–{model.config.attention.n_heads - 1}")
@@ -193,7 +191,7 @@ def routing(
     texts = [str(token) for token in row] if model.tokenizer is None else model.to_str_tokens(torch.tensor(row))
     record = {
         "kind": "routing",
-        "checkpoint": origin or model.describe(),
+        "checkpoint": origin,
         "config": model.config.to_dict(),
         "layer": layer,
         "head": head,
@@ -205,6 +203,7 @@ def routing(
         table=pd.DataFrame({"query_pos": query_pos, "key_pos": key_pos, **weights}),
         tokens=pd.DataFrame({"position": range(len(row)), "token": row, "text": texts}),
         record=record,
+        source=source_of(source),
     )
     if out is not None:
         result.save(out)

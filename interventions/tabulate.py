@@ -13,39 +13,35 @@ from .plan import LOOKS, LayerScores, Plan
 from .statistics import FLIPS, effects
 
 LEVEL = 0.05
-COLUMNS = (
-    "layer",
-    "head",
-    "n",
-    "effect",
-    "low",
-    "high",
-    "p",
-    "q",
-    "status",
-    "accuracy",
-    "accuracy_change",
-    "accuracy_low",
-    "accuracy_high",
-    "random_effect",
-    "random_low",
-    "random_high",
-    "beyond_random",
-    "beyond_low",
-    "beyond_high",
-    "beyond_q",
-    "shared_effect",
-    "shared_low",
-    "shared_high",
-    "moved",
-    "significant",
-)
-"""Columns of an ablation's table. Effects are means over units of the score with the edit minus without it (nats;
-below zero: the edit hurts); ``random_*`` the same for a random direction of the same norm, ``beyond_*`` for the edit
-minus that, ``shared_*`` for the same edit on the shared path (one value a layer). ``accuracy`` is the share of right
-answers with the edit, ``accuracy_change`` its difference, with an interval that knows its bounds where all units are
-alike. ``moved``: how far the edit moves a row, in norms of the row. ``significant``: q and ``beyond_q`` below 0.05, and
-the edit does more than its control in the same direction."""
+MEANING = {
+    "layer": "which layer",
+    "head": "which head, or key/value group where the path has one a group; -1: all of them together",
+    "n": "samples that were measured",
+    "effect": "score with the edit minus without it, mean over samples (nats); below zero: the edit hurts",
+    "low": "lower end of the effect's 95 % interval",
+    "high": "upper end of the effect's 95 % interval",
+    "p": "chance of an effect as large if the edit did nothing",
+    "q": "p after Benjamini and Hochberg's correction over all cells",
+    "status": "ok, or what is to be known about the cell",
+    "accuracy": "share of right answers with the edit",
+    "accuracy_change": "that share minus the one without the edit",
+    "accuracy_low": "lower end of its 95 % interval, which knows its bounds where all samples are alike",
+    "accuracy_high": "upper end of it",
+    "random_effect": "the effect of a random direction of the same norm (nats)",
+    "random_low": "lower end of its 95 % interval",
+    "random_high": "upper end of it",
+    "beyond_random": "score with the edit minus with the random direction (nats)",
+    "beyond_low": "lower end of its 95 % interval",
+    "beyond_high": "upper end of it",
+    "beyond_q": "chance of a difference as large from the random direction, corrected like q",
+    "shared_effect": "the effect of the same edit on the shared path, one value a layer (nats)",
+    "shared_low": "lower end of its 95 % interval",
+    "shared_high": "upper end of it",
+    "moved": "how far the edit moves a row, in norms of the row",
+    "significant": "q and beyond_q are below 0.05, and the edit does more than its control in the same direction",
+}
+"""Column of an ablation's table -> what it holds. Means are over the task's units."""
+COLUMNS = tuple(MEANING)
 
 
 def effect_table(found: Sequence[LayerScores], units: Sequence[Any], plan: Plan) -> pd.DataFrame:

@@ -18,6 +18,7 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..kernels import Decoded, KeyPart, Pages, Probes, Problem, ValuePart, decode
 from ..models.generation import Sampling
+from ..results import Result, source_of
 from .recording import Listener, Looked, Seen, as_tokens, assemble
 from .result import Probe
 from .spans import Span, parse_spans, probes_for
@@ -159,7 +160,7 @@ def _decode(q: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: f
 
 
 def probe_transformers(
-    source: str | os.PathLike[str] | Any,
+    source: str | os.PathLike[str] | Result | Any,
     prompt: str | Sequence[int],
     *,
     spans: Sequence[str | Span] = (),
@@ -193,6 +194,7 @@ def probe_transformers(
     CheckpointError
         If the directory cannot be loaded by transformers.
     """
+    source = source_of(source)
     model, known, origin = _opened(source, tokenizer)
     if isinstance(prompt, str) and known is None:
         raise ValueError("the prompt is text, and the model has no tokenizer: give tokens, or a tokenizer")
@@ -212,7 +214,7 @@ def probe_transformers(
         "without_private": WITHOUT_PRIVATE,
     }
     steps = _steps(model, tokens, max_new_tokens, sampling, asked, None if known is None else known.eos_token_id)
-    result = assemble(steps, tokens, chosen, known, record, on_text)
+    result = assemble(steps, tokens, chosen, known, record, on_text, source)
     if out is not None:
         result.save(out)
     return result

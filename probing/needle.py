@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
-from ..checkpoints import open_checkpoint
+from ..checkpoints.opening import Source, model_of
 from ..interventions.statistics import effects
 from ..interventions.tasks import Sample, retrieval
 from ..kernels import Probes
@@ -21,7 +21,7 @@ from ..models.hooked import HookedModel
 from ..plots import effect_map
 from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import needle_table
-from ..results import Picture, Result
+from ..results import Picture, Result, source_of
 from ..training.corpus import documents
 
 if TYPE_CHECKING:
@@ -34,7 +34,26 @@ SHOWN = 8
 DISTRACTORS = 4
 """Other pairs beside the needle."""
 Q = 0.05
-NEEDLE_CAPTION = (
+MEANING = {
+    "distance": "tokens between the needle and the repeated key",
+    "layer": "which layer",
+    "head": "which head",
+    "mass": "attention to the needle when the answer is chosen, mean over samples",
+    "even": "what attention to all positions alike would give it",
+    "effect": "mass minus even",
+    "low": "lower end of the effect's 95 % interval",
+    "high": "upper end of the effect's 95 % interval",
+    "n": "samples",
+    "p": "chance of an effect as large from even attention (sign-flip test)",
+    "q": "p after Benjamini and Hochberg's correction over the heads of a distance",
+    "status": "ok, or what is to be known about the test",
+    "significant": f"q below {Q:g}",
+    "samples": "needles at this distance",
+    "right": "how often the answer is better than the other values",
+    "chance": "how often it would be by chance",
+}
+"""Column -> what it holds."""
+_CAPTION = (
     "Layers down, heads across. Colour is the attention to the needle above what even attention to all positions would "
     f"give it; a dot marks heads whose attention is above that beyond chance (q < {Q:g})."
 )
@@ -91,6 +110,20 @@ class Needle(Result):
         shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
         return f"Heads that give the needle more than even attention would, at every distance (q < {Q:g}): {shown}."
 
+    def measured(self) -> list[str]:
+        """Return how many needles there were among what."""
+        record = self.record
+        lines = [f"{record['samples']} sequences, each with {record['distractors']} other pairs beside the needle."]
+        return lines + ([record["note"]] if record["note"] else [])
+
+    def meaning(self) -> dict[str, str]:
+        """Return what the columns hold."""
+        return MEANING
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return the heads that look at the needle most."""
+        return self.table.sort_values("effect", ascending=False, kind="stable"), "most attention above even first"
+
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the heads that look at it most, and what they show."""
         return [needle_table(self.table, SHOWN)], [*self.summary().splitlines(), self.reading()]
@@ -102,7 +135,7 @@ class Needle(Result):
     def pictures(self) -> dict[str, Picture]:
         """Return a map of layers and heads a distance."""
         return {
-            f"needle-{distance}.png": Picture(lambda distance=distance: self.plot(distance), NEEDLE_CAPTION)
+            f"needle-{distance}.png": Picture(lambda distance=distance: self.plot(distance), _CAPTION)
             for distance in sorted(set(self.table["distance"]))
         }
 
@@ -115,7 +148,7 @@ class Needle(Result):
 
 
 def needle(
-    source: str | os.PathLike[str] | HookedModel,
+    source: Source,
     *,
     distances: Sequence[int] = (8, 32, 96),
     samples: int = 64,
@@ -130,7 +163,8 @@ def needle(
     Parameters
     ----------
     source
-        A checkpoint's path or the name of one that ships, or a `HookedModel`.
+        A path or the name of a model that ships, an opened `Checkpoint`, a `HookedModel`, or a result: then what it was
+        measured on.
     distances
         Tokens between the pair and the repeated key.
     samples
@@ -151,10 +185,7 @@ def needle(
     ValueError
         If no distance fits the model's context, or there are fewer than 2 samples a distance.
     """
-    if not isinstance(source, HookedModel):
-        checkpoint = open_checkpoint(source)
-        source, origin = checkpoint.load(), checkpoint.describe()
-    model = source.eval()
+    model, origin = model_of(source, origin)
     if samples < 2 * len(distances):
         raise ValueError(f"samples should be at least 2 a distance, {2 * len(distances)}, but got {samples}")
     tokenizer = model.tokenizer
@@ -184,7 +215,7 @@ def needle(
         answers=pd.DataFrame(answers),
         record={
             "kind": "needles",
-            "checkpoint": origin or model.describe(),
+            "checkpoint": origin,
             "config": model.config.to_dict(),
             "distances": sorted(masses),
             "samples": len(task.samples),
@@ -192,6 +223,7 @@ def needle(
             "seed": seed,
             "note": task.note,
         },
+        source=source_of(source),
     )
     if out is not None:
         result.save(out)

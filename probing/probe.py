@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from ..checkpoints import open_checkpoint
+from ..checkpoints.opening import Source, model_of
 from ..kernels import ProbeValues
 from ..kernels.decode import Asked
 from ..models.generation import NewTokens
 from ..models.hooked import HookedModel
+from ..results import source_of
 from .recording import Listener, Looked, Seen, as_tokens, assemble, output_norms
 from .result import Probe
 from .spans import Span, parse_spans, probes_for
@@ -26,7 +27,7 @@ WITHOUT_PRIVATE = {
 
 
 def probe(
-    source: str | os.PathLike[str] | HookedModel,
+    source: Source,
     prompt: str | Sequence[int],
     *,
     spans: Sequence[str | Span] = (),
@@ -46,7 +47,8 @@ def probe(
     Parameters
     ----------
     source
-        A checkpoint's path or the name of one that ships, or a `HookedModel` (edits and hooks on it stay in force).
+        A path or the name of a model that ships, an opened `Checkpoint`, a `HookedModel` (edits and hooks on it stay in
+        force), or a result: then what it was measured on.
     prompt
         Text, or tokens.
     spans
@@ -79,10 +81,7 @@ def probe(
     >>> len(found.table) == 2 * 4 * 8  # steps, layers, heads
     True
     """
-    if not isinstance(source, HookedModel):
-        checkpoint = open_checkpoint(source)
-        source, origin = checkpoint.load(), checkpoint.describe()
-    model = source.eval()
+    model, origin = model_of(source, origin)
     tokens = model.tokenize(prompt)[0][0].tolist() if isinstance(prompt, str) else as_tokens(prompt)
     if not tokens:
         raise ValueError("the prompt is empty: there is nothing to go on from")
@@ -102,14 +101,14 @@ def probe(
     )
     record = {
         "kind": "probe of a generation",
-        "checkpoint": origin or model.describe(),
+        "checkpoint": origin,
         "config": model.config.to_dict(),
         "n_ctx": model.config.n_ctx,
         "prompt": text,
         "sampling": {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed},
         "without_private": WITHOUT_PRIVATE.get(model.config.attention.variant, "Outputs have no private part here."),
     }
-    result = assemble(_seen(model, steps), tokens, chosen, model.tokenizer, record, on_text)
+    result = assemble(_seen(model, steps), tokens, chosen, model.tokenizer, record, on_text, source_of(source))
     if out is not None:
         result.save(out)
     return result

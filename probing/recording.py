@@ -67,6 +67,7 @@ def assemble(
     tokenizer: Any,
     record: dict[str, Any],
     on_text: Listener | None = None,
+    source: Any = None,
 ) -> Probe:
     """Go through a generation's steps and return what was seen, with the new text told as it comes."""
     tokens, heads, strongest, path = list(prompt), [], [], ""
@@ -95,6 +96,7 @@ def assemble(
             "generated": _decode(tokenizer, tokens[len(prompt) :]),
             "spans": [asdict(span) for span in spans],
         },
+        source=source,
     )
 
 

@@ -21,6 +21,29 @@ if TYPE_CHECKING:
 SHOWN = 12
 """Heads in the terminal's table."""
 
+MEANING = {
+    "step": "step 0 chose the first new token",
+    "query_pos": "position whose query looked",
+    "layer": "which layer",
+    "head": "which head",
+    "entropy": "entropy of its attention (nats): 0 looks at one position only",
+    "distance": "how many positions back it looks, on average",
+    "lift_shared": "how far the shared part of the score lifts what it looks at above the average position (nats)",
+    "lift_private": "the same of the private part",
+    "output_shared": "length of the shared part of what the head adds to the residual stream",
+    "output_private": "length of the private part of it",
+    "private_share": "the private part's share of both lengths",
+    "top_position": "the position that it looks at most",
+    "top_weight": "its attention to that position",
+    "place": "0 is the strongest position",
+    "key_pos": "the position looked at",
+    "weight": "attention to it",
+    "position": "position in the sequence",
+    "token": "the token's number",
+    "text": "the token's text",
+    "new": "whether it was generated",
+}
+"""Column -> what it holds."""
 _MAP = "Heads down, layer by layer, and the new tokens across, each at the step that chose it."
 _ENTROPY = "Low entropy: the head looks at few positions; high: its attention is spread out."
 _LOOKED = (
@@ -107,16 +130,32 @@ class Probe(Result):
             f"{lifted['lift_shared']:.2f}."
         )
 
+    def measured(self) -> list[str]:
+        """Return what it went on from."""
+        chosen = self.record["sampling"]
+        how = "the likeliest token each time" if not chosen["temperature"] else f"sampled, {chosen}"
+        prompt = self.record["prompt"]
+        return [f"Prompt: {prompt!r}; {how}." if prompt else f"Prompt of tokens; {how}."]
+
+    def meaning(self) -> dict[str, str]:
+        """Return what the columns hold, those of each span too."""
+        spans = {f"mass_{span['name']}": f"attention to the span {span['name']}" for span in self.record["spans"]}
+        return {**MEANING, **spans}
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return the heads that matter when the first new token is chosen."""
+        rows, by = self._ranked()
+        return rows, f"when the first new token was chosen, {by}"
+
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the heads that matter at the first new token, and what they show."""
-        first = self._first()
-        by = f"mass_{self.record['spans'][0]['name']}" if self.record["spans"] else "top_weight"
-        shown = first.sort_values(by, ascending=False).head(SHOWN) if by in first else first.head(SHOWN)
+        first, by = self._ranked()
+        shown = first.head(SHOWN)
         names = {int(row["position"]): row["text"] for row in self.tokens.to_dict("records")}
         spans = [span["name"] for span in self.record["spans"]]
         title = f"What heads looked at when {self._token(self.record['prompt_tokens'])!r} was chosen"
         if len(first) > len(shown):
-            title += f" ({len(shown)} of {len(first)} heads, by {by.replace('_', ' ')})"
+            title += f" ({len(shown)} of {len(first)} heads, {by})"
         lines = [*self.summary().splitlines(), self.reading()]
         return [probe_table(pd.DataFrame(shown), names, spans, title)], lines
 
@@ -165,6 +204,14 @@ class Probe(Result):
 
     def _first(self) -> pd.DataFrame:
         return pd.DataFrame(self.table[self.table["step"] == 0])
+
+    def _ranked(self) -> tuple[pd.DataFrame, str]:
+        """Return the first new token's rows with what looks hardest first, and by what."""
+        first = self._first()
+        by = f"mass_{self.record['spans'][0]['name']}" if self.record["spans"] else "top_weight"
+        if by not in first:
+            return first, "by layer"
+        return first.sort_values(by, ascending=False), f"by {by.replace('_', ' ')}"
 
     def _token(self, position: int) -> str:
         return str(self.tokens["text"].iloc[position])

@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ROOMS = (
     "budgets",
+    "cli",
     "models",
     "checkpoints",
     "conversion",
@@ -123,7 +124,7 @@ def test_imports_point_one_way():
             "results",
         },
         "models": {"models", "kernels", "errors"},
-        "checkpoints": {"checkpoints", "models", "errors"},
+        "checkpoints": {"checkpoints", "models", "errors", "results"},
         "diversity": {"diversity", "checkpoints", "models", "plots", "errors", "results", "unfinished"},
         "exploring": {"exploring", "checkpoints", "diversity", "models", "plots", "probing", "results"},
     }

@@ -22,7 +22,8 @@ from ..models.variant import ELEMENT_BYTES, RANK_MULTIPLE
 from ..plots import loss_against_cache
 from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import comparison_tables
-from ..results import Picture, Result
+from ..results import Picture, Result, source_of
+from .columns import MEANING, MEASURED
 from .kept import last_report
 from .run import TrainingError
 from .seeds import first_reached, holm, mean_interval
@@ -35,22 +36,19 @@ SAME_PARAMETERS = 0.01
 """Models whose numbers of parameters differ by no more than this share count as equally large."""
 CONTROLS = ("backbone", "parameters")
 
-MEASURED = (
-    "loss",
-    "bits_per_byte",
-    "induction",
-    "repeated_loss",
-    "qk_erank_pct_heads",
-    "qk_centred_pct_cap",
-    "ov_erank_pct_heads",
-    "ov_centred_pct_cap",
-    "seconds",
-)
-"""What differs between seeds. ``loss`` is cross-entropy in nats a token and ``bits_per_byte`` the same by byte, both of
-the test split; ``induction`` the best head's score and ``repeated_loss`` the loss on the second copy of a random block;
-percentages are means over layers of the last step."""
 SIZES = ("parameters", "kv_parameters", "cache_bytes", "cache_bytes_physical")
 """What a model has whatever its seed; cache in bytes a token over all layers."""
+_SHOWN = (
+    "control",
+    "model",
+    "seeds",
+    "cache_bytes",
+    "parameters",
+    "loss_mean",
+    "loss_low",
+    "loss_high",
+    "bits_per_byte_mean",
+)
 _CAPTION = (
     "Further left is a smaller cache, further down a lower test loss. Small dots are runs, the larger marker is the "
     "mean over a model's seeds and the bar its 95 % interval; whether two models differ is tested seed by seed, in the "
@@ -123,11 +121,23 @@ class Comparison(Result):
             lines.append(f"Same {control}, not judged: {pairs} fewer than two seeds in common.")
         return lines
 
-    def terminal(self) -> tuple[list[Table], list[str]]:
-        """Return the tables a control, what needs no network beside them, and which differences stand."""
+    def measured(self) -> list[str]:
+        """Return what the same test split costs without a network."""
         known = self.record["baselines_bits_per_byte"]
         without = ", ".join(f"{name} {value:.3f}" for name, value in known.items())
-        lines = [f"The same test split without a network, bits/byte: {without}.", *self.reading().splitlines()]
+        return [f"The same test split without a network, bits/byte: {without}."]
+
+    def meaning(self) -> dict[str, str]:
+        """Return what the columns hold."""
+        return MEANING
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return loss and cache."""
+        return pd.DataFrame(self.table[list(_SHOWN)]), ""
+
+    def terminal(self) -> tuple[list[Table], list[str]]:
+        """Return the tables a control, what needs no network beside them, and which differences stand."""
+        lines = [*self.measured(), *self.reading().splitlines()]
         return comparison_tables(self.table, self.reach), lines
 
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -145,7 +155,7 @@ class Comparison(Result):
 
 
 def compare(
-    runs: Sequence[str | os.PathLike[str]],
+    runs: Sequence[str | os.PathLike[str] | Result],
     *,
     offsets: str | int | tuple[int, int] | Offsets | None = 0,
     null: int = 20,
@@ -161,8 +171,9 @@ def compare(
     Parameters
     ----------
     runs
-        Directories of finished runs, what `keep` kept of them, or checkpoints that carry their run's record, as the
-        models that ship do, by directory or name (``"lrkv"``); these have no log, and count for nothing in `reach`.
+        Directories of finished runs, what `keep` kept of them, trajectories, whose runs they then are, or checkpoints that
+        carry their run's record, as the models that ship do, by directory or name (``"lrkv"``); these have no log, and
+        count for nothing in `reach`.
     offsets, null
         As for `report`, which measures each run's last step.
     out
@@ -179,7 +190,7 @@ def compare(
     """
     if not runs:
         raise ValueError("there is no run to compare")
-    opened = [_opened(path) for path in runs]
+    opened = [_opened(source_of(run)) for run in runs]
     for run in opened[1:]:
         _check_alike(opened[0], run)
     if out is not None:
@@ -255,7 +266,9 @@ def _without(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _backbone(model: dict[str, Any]) -> dict[str, Any]:
-    return {**_without(model, "attention"), "mlp": _without(model["mlp"], "d_mlp")}
+    """Return all but attention and the MLP's width, with what the record of an older run leaves out."""
+    known = ModelConfig.from_dict(model).to_dict()
+    return {**_without(known, "attention"), "mlp": _without(known["mlp"], "d_mlp")}
 
 
 def _first_difference(here: Any, there: Any) -> str:

@@ -154,7 +154,9 @@ def page(parts: Sequence[Part]) -> str:
     >>> text.startswith("<!doctype html>"), "a &lt;b&gt;" in text, "<b>" in text
     (True, True, False)
     """
-    style, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    style, script = (
+        files(__name__.rpartition(".")[0]).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js")
+    )
     policy = (
         f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
         "base-uri 'none'; form-action 'none'"

@@ -144,7 +144,7 @@
     }
 
     heads.forEach((head, index) => {
-      head.replaceChildren(element("button", { type: "button", textContent: head.textContent, onclick: () => sort(index) }));
+      head.replaceChildren(element("button", { type: "button", onclick: () => sort(index) }, ...head.childNodes));
       head.setAttribute("aria-sort", "none");
     });
     const filters = element("tr", { className: "filters" }, ...columns.map((column, index) => {

@@ -11,7 +11,7 @@ import jinja2
 @cache
 def _environment() -> jinja2.Environment:
     return jinja2.Environment(
-        loader=jinja2.PackageLoader(__package__ or "", ""),
+        loader=jinja2.PackageLoader(__name__.rpartition(".")[0], ""),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

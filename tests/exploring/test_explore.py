@@ -79,6 +79,8 @@ def test_a_text_gives_patterns_by_head(model):
     below = np.tril(np.ones((count, count), dtype=bool))
     np.testing.assert_allclose(got[below], wanted.detach().numpy()[below], atol=1e-6)
     assert np.isnan(got[~below]).all()
+    again = explore(hs.report(model, null=0, layers="0"), TEXT)(layer=3, head=3)
+    np.testing.assert_array_equal(shown(again)[below], got[below])  # a result's model reads it, too
     labels = [label.get_text() for label in explorer(layer=0).axes[0].get_xticklabels()]
     assert labels[0] == "def"
 
@@ -95,8 +97,8 @@ def test_a_probe_is_turned_by_step_and_other_results_by_picture(model):
 
 def test_what_cannot_be_explored_is_said(model):
     report = hs.report("lrkv", null=0, layers="0")
-    with pytest.raises(ValueError, match="a result reads no text"):
-        explore(report, TEXT)
+    with pytest.raises(ValueError, match="source should be a path, a Checkpoint, a HookedModel or a result but is int"):
+        explore(3)
     with pytest.raises(ValueError, match="layer should be one of 0 but got 3"):
         explore(report, layer=3)
     with pytest.raises(hs.CheckpointError, match="nowhere does not exist"):

@@ -187,6 +187,15 @@ def test_the_command_prints_tables_of_a_terminals_width(runs):
         assert words in result.output
 
 
+def test_the_record_of_an_older_run_may_lack_what_configurations_have_gained(runs, tmp_path):
+    older = tmp_path / "older"
+    shutil.copytree(runs["mha-1"], older)
+    record = json.loads((older / "run.json").read_text())
+    del record["model"]["norm"]["bias"]  # its default
+    (older / "run.json").write_text(json.dumps(record))
+    assert len(compare([runs["mha-0"], older], null=0).runs) == 2
+
+
 def test_what_cannot_be_compared_is_said(runs, text, tmp_path):
     with pytest.raises(ValueError, match="no run"):
         compare([])
