@@ -54,9 +54,10 @@ def attention_pattern(pattern: Any, tokens: Sequence[str], *, title: str = "", a
     if weights.shape != (count, count):
         raise ValueError(f"the pattern of {count} tokens should be ({count}, {count}) but is {weights.shape}")
     side = float(np.clip(TOKEN_INCHES * count, *SIDE_INCHES))
-    new = new_panels(1, columns=1, size=(side + 2.4, side + 1.5), title=title) if ax is None else None
-    (panel,) = new if new is not None else given_panels(ax, 1, "map")
-    if new is None:
+    if ax is None:
+        (panel,) = new_panels(1, columns=1, size=(side + 2.4, side + 1.5), title=title)
+    else:
+        (panel,) = given_panels(ax, 1, "map")
         panel.set_title(title, fontsize=10, wrap=True)
     shown = np.where(np.tri(count, dtype=bool), weights, np.nan)
     heat_map(panel, shown, limits=(0.0, 1.0), label="attention weight", cmap=LOOKED, hatched=False)

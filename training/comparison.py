@@ -171,9 +171,9 @@ def compare(
     Parameters
     ----------
     runs
-        Directories of finished runs, what `keep` kept of them, trajectories, whose runs they then are, or checkpoints that
-        carry their run's record, as the models that ship do, by directory or name (``"lrkv"``); these have no log, and
-        count for nothing in `reach`.
+        Directories of finished runs, what `keep` kept of them, trajectories, whose runs they then are, or checkpoints
+        that carry their run's record, as the models that ship do, by directory or name (``"lrkv"``); these have no log,
+        and count for nothing in `reach`.
     offsets, null
         As for `report`, which measures each run's last step.
     out
