@@ -2,7 +2,8 @@
 
 For each shape a Hugging Face directory with random bfloat16 weights is written (attention only: a report reads nothing
 else) and reported on, a process each. Between layers a large float64 product is timed, so that rate and report are
-measured side by side. Printed is, for the median layer:
+measured side by side. Seconds are the processor's, of all threads together: waiting for other work on the machine is
+not counted, though such work slows memory down. Printed is, for the median layer:
 
 - the products that the inner products of its forms need, in GFLOP, counted by hand for each shape, symmetric ones half;
 - its seconds, all told: reading, checking, upcasting, products, spectra; and the share of the measured rate at which
@@ -140,10 +141,10 @@ def rate() -> float:
     best = 0.0
     for a in (torch.ones(GEMM, GEMM, dtype=torch.float64), np.ones((GEMM, GEMM))):
         b = a + 1  # NumPy takes a square of one matrix for half the work
-        began = time.perf_counter()
+        began = time.process_time()
         for _ in range(2):
             a @ b
-        best = max(best, 2 * 2 * GEMM**3 / (time.perf_counter() - began))
+        best = max(best, 2 * 2 * GEMM**3 / (time.process_time() - began))
     return best
 
 
@@ -167,9 +168,9 @@ def measure(place: Path, offsets: str) -> dict[str, Any]:
     def tick(done: int, total: int, what: str) -> None:
         nonlocal began
         if what.startswith("layer"):
-            seconds.append(time.perf_counter() - began)
+            seconds.append(time.process_time() - began)
             rates.append(rate())
-        began = time.perf_counter()
+        began = time.process_time()
 
     hs.report(place, offsets=offsets, null=0, progress=tick)
     grown = peak() - before
@@ -187,7 +188,7 @@ def written_out(place: Path, shape: Shape) -> dict[str, Any]:
     work = 2 * (heads * d * d * width + heads * heads * d * d)
     if size > FITS:
         return {"size": size, "work": 2 * work}
-    rates, began = [rate()], time.perf_counter()
+    rates, began = [rate()], time.process_time()
     for parts in factors.circuits.values():
         ((form,),) = parts.values()
         forms = torch.empty(heads, d, d, dtype=torch.float64)
@@ -196,7 +197,7 @@ def written_out(place: Path, shape: Shape) -> dict[str, Any]:
         flat = forms.flatten(1)
         flat @ flat.T
         del forms, flat
-    took = time.perf_counter() - began
+    took = time.process_time() - began
     return {"size": size, "work": 2 * work, "seconds": took, "rates": [*rates, rate()]}
 
 

@@ -66,7 +66,8 @@ def budget(
     CheckpointError
         If a file or checkpoint cannot be read.
     ValueError
-        If a preset, a length, the number of devices or the device cannot be.
+        If a preset, a length, the number of devices or the device cannot be, or a model's layers do not all keep as
+        much (Gemma 4).
 
     Examples
     --------
@@ -79,6 +80,8 @@ def budget(
     batches = _batches(lengths)
     model = source_of(model)
     models, notes = _models(model)
+    for name, config in models.items():
+        _require_alike(name, config)
     models = _with_baseline(models)
     result = Budget(
         table=pd.DataFrame([_model_row(name, cfg, storage) for name, cfg in models.items()]),
@@ -123,11 +126,11 @@ def _models(model: Any) -> tuple[dict[str, ModelConfig], list[str]]:
     if isinstance(model, Checkpoint | HookedModel):
         model = model.config
     if isinstance(model, ModelConfig):
-        return {"model": model}, _windows("model", model)
+        return {"model": model}, _left_out("model", model)
     if isinstance(model, Mapping):
         if not model:
             raise ValueError("there is no model to budget")
-        return dict(model), [note for name, config in model.items() for note in _windows(name, config)]
+        return dict(model), [note for name, config in model.items() for note in _left_out(name, config)]
     if isinstance(model, str) and model in paper.presets():
         return paper.preset_models(model), [PRESET_NOTE]
     text = str(model)
@@ -136,18 +139,35 @@ def _models(model: Any) -> tuple[dict[str, ModelConfig], list[str]]:
     else:
         layout, name = open_checkpoint(text).layout, Path(text).resolve().name
     notes = [] if layout.report_only is None else [f"{name}: {layout.report_only}."]
-    return {name: layout.config}, notes + _windows(name, layout.config)
+    return {name: layout.config}, notes + _left_out(name, layout.config)
 
 
-def _windows(name: str, config: ModelConfig) -> list[str]:
-    """Return a note if some layers look no farther back than a window."""
-    narrow = [layer for layer in range(config.n_layers) if config.at(layer).attention.window is not None]
-    if not narrow:
-        return []
-    return [
-        f"{name}: {len(narrow)} of {config.n_layers} layers see a window only; the cache is counted as if every layer "
-        "kept the whole history."
-    ]
+def _left_out(name: str, config: ModelConfig) -> list[str]:
+    """Return notes if some layers look no farther back than a window, or keep nothing of their own."""
+    count, keeping = config.n_layers, config.n_layers_with_keys
+    narrow = [layer for layer in range(count) if config.at(layer).attention.window is not None]
+    notes = []
+    if narrow:
+        notes.append(
+            f"{name}: {len(narrow)} of {count} layers see a window only; the cache is counted as if every layer "
+            "kept the whole history."
+        )
+    if keeping < count:
+        notes.append(
+            f"{name}: {count - keeping} of {count} layers keep nothing and read another layer's keys and values: bytes "
+            f"and weights are those of {keeping} layers, arithmetic and what a step reads those of {count}. Elements, "
+            "and settings at equal cache, are of one layer that keeps its own."
+        )
+    return notes
+
+
+def _require_alike(name: str, config: ModelConfig) -> None:
+    widths = {config.at(layer).attention.cache_width() for layer in range(config.n_layers)}
+    if len(widths) > 1:
+        raise ValueError(
+            f"{name}: its layers leave {', '.join(map(str, sorted(widths)))} elements a token: a budget counts models "
+            "whose layers all keep as much"
+        )
 
 
 def _with_baseline(models: dict[str, ModelConfig]) -> dict[str, ModelConfig]:
@@ -187,8 +207,9 @@ def _model_row(name: str, config: ModelConfig, storage: Storage) -> dict[str, An
     logical, physical = attention.cache_width(), attention.cache_width(storage.rank_multiple)
     parts = {part.name: part.elements for part in attention.streams(1)}
     what, setting = _setting(attention)
-    each = storage.element_bytes * config.n_layers
-    weights = config.n_layers * attention.kv_parameters(config.d_model)
+    each = storage.element_bytes * config.n_layers_with_keys
+    keeping = config.n_layers_with_keys / config.n_layers
+    weights = config.n_layers_with_keys * attention.kv_parameters(config.d_model)
     return {
         "model": name,
         "variant": attention.variant,
@@ -204,8 +225,8 @@ def _model_row(name: str, config: ModelConfig, storage: Storage) -> dict[str, An
         "rotary_key_elements": parts.get("k_rot", 0),
         "bytes_per_token": each * logical,
         "bytes_per_token_physical": each * physical,
-        "cache_pct_mha": 100 * logical / attention.dense_width,
-        "cache_physical_pct_mha": 100 * physical / attention.dense_width,
+        "cache_pct_mha": 100 * keeping * logical / attention.dense_width,
+        "cache_physical_pct_mha": 100 * keeping * physical / attention.dense_width,
         "kv_parameters": weights,
         "kv_parameters_pct_mha": 100 * weights / (config.n_layers * mha.kv_parameters(config.d_model)),
         "parameters": n_parameters(config),
@@ -214,12 +235,14 @@ def _model_row(name: str, config: ModelConfig, storage: Storage) -> dict[str, An
 
 def _batch_row(name: str, config: ModelConfig, batch: Batch, storage: Storage, device: Device) -> dict[str, Any]:
     attention = config.attention
-    held = cache_bytes(attention, config.n_layers, batch, storage)
+    held = cache_bytes(attention, config.n_layers_with_keys, batch, storage)
+    # Every layer reads a cache, its own or another's.
+    read = cache_bytes(attention, config.n_layers, batch, storage).padded
     products = sum(attention.decode_products(length) for length in batch)
     dense_products = attention.dense_width * sum(batch)
     dense_bytes = storage.element_bytes * config.n_layers * dense_products
     operations = 2 * config.n_layers * products
-    floor = floor_seconds(held.padded, operations, device)
+    floor = floor_seconds(read, operations, device)
     mha = floor_seconds(dense_bytes, 2 * config.n_layers * dense_products, device)
     options = {"element_bytes": storage.element_bytes, "rank_multiple": storage.rank_multiple}
     ends = queries_until_no_gain(attention, max(batch), device, **options)
@@ -237,7 +260,7 @@ def _batch_row(name: str, config: ModelConfig, batch: Batch, storage: Storage, d
         "arithmetic_ratio": products / dense_products,
         "rotary_arithmetic_ratio": math.nan if config.rotary is None else rotary_arithmetic(attention, batch),
         "floor_seconds": floor,
-        "bound_by": bound_by(held.padded, operations, device),
+        "bound_by": bound_by(read, operations, device),
         "mha_over_floor": mha / floor,
         "gain_ends_at_queries": ends,
     }
@@ -268,7 +291,7 @@ def _shard_row(
     logical, physical = (
         shard(
             attention,
-            config.n_layers,
+            config.n_layers_with_keys,
             batch,
             devices,
             layout,
@@ -288,5 +311,5 @@ def _shard_row(
         "total_pct_mha": 100 * logical.total / dense_bytes,
         "total_bytes_physical": physical.total,
         "fullest_device_bytes": physical.fullest,
-        "moved_bytes": physical.moved,
+        "moved_bytes": physical.moved // config.n_layers_with_keys * config.n_layers,  # for every layer that reads
     }

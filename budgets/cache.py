@@ -51,7 +51,7 @@ class CacheBytes:
     payload
         What the tokens leave, ranks as they are (logical).
     padded
-        The same with ranks padded (physical): what a decode step reads.
+        The same with ranks padded (physical): what a decode step reads, where no layer reads another's.
     allocated
         The padded rows of whole pages.
     """
@@ -71,7 +71,7 @@ def cache_bytes(
     attention
         What is cached.
     n_layers
-        Layers, all alike.
+        Layers that keep something, all alike.
     lengths
         Tokens of each request, each 0 or more.
     storage

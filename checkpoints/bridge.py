@@ -63,7 +63,7 @@ def bridged(plain: Any, name: str, tokenizer: Any = None) -> Any:
     Raises
     ------
     CheckpointError
-        If the bridge does not compute what Hugging Face does.
+        If the bridge does not know the architecture, or does not compute what Hugging Face does.
     """
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
@@ -71,7 +71,10 @@ def bridged(plain: Any, name: str, tokenizer: Any = None) -> Any:
     tokens = torch.arange(2, 10, device=plain.device)[None] % plain.config.vocab_size
     with torch.no_grad():
         expected = plain(tokens).logits.float()
-        bridge = build_bridge_from_module(plain, type(plain).__name__, hf_config=plain.config, tokenizer=tokenizer)
+        try:
+            bridge = build_bridge_from_module(plain, type(plain).__name__, hf_config=plain.config, tokenizer=tokenizer)
+        except ValueError as error:
+            raise CheckpointError(f"{name} is not carried by TransformerLens's bridge: {error}") from error
         _mend(bridge, plain.config)
         apart = (bridge(tokens).float() - expected).abs().max() / expected.abs().max()
     if not float(apart) <= TOLERANCE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,11 @@ class Source:
 
 Plan = Mapping[str, Source]
 
+SHARED = (
+    "layers whose keys_of is another layer attend to that layer's keys and values: their queries read their own "
+    "stream, keys and values the other layer's"
+)
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -63,6 +68,8 @@ class Layout:
         Stored name of a tied model's unembedding, should a copy of the embedding be stored under it.
     report_only
         Why the checkpoint can be reported on but not run, None if it can be run.
+    notes
+        What a reader of a measure must know about every layer's factors, beside what the factors say themselves.
     raw
         The checkpoint's own configuration, for the record.
     """
@@ -73,6 +80,7 @@ class Layout:
     ignored: tuple[str, ...] = ()
     tied_copy: str | None = None
     report_only: str | None = None
+    notes: tuple[str, ...] = ()
     raw: Mapping[str, Any] | None = None
 
 
@@ -130,20 +138,29 @@ class Checkpoint:
         ValueError
             If a weight is NaN or Inf; names layer, head and matrix.
         """
-        return self._attention_only(layer).factors(layer, fold_norm=fold_norm)
+        block, notes = self._block(layer), self.layout.notes
+        if (source := self.config.keys_of(layer)) == layer:
+            factors = block.factors(layer, fold_norm=fold_norm)
+        else:
+            behind = self._block(source, ("ln1.",))
+            factors, notes = block.factors(layer, fold_norm=fold_norm, keys_behind=behind), (SHARED, *notes)
+        return replace(factors, notes=(*factors.notes, *notes))
 
     def attention(self, layer: int) -> Attention:
-        """Return one layer's attention as a module, in the type it is stored in; reads and raises as `factors` does."""
-        return self._attention_only(layer).attn
+        """Return one layer's attention as a module, in the type it is stored in; reads and raises as `factors` does.
 
-    def _attention_only(self, layer: int) -> Block:
-        """Return one layer's block without its MLP, its attention and the norm before it filled."""
+        Where the layer takes its keys and values from another one, these are that layer's projections.
+        """
+        return self._block(layer).attn
+
+    def _block(self, layer: int, parts: tuple[str, ...] = ("ln1.", "attn.")) -> Block:
+        """Return one layer's block without its MLP, and of it some parts filled (attention and the norm before)."""
         if not 0 <= layer < self.config.n_layers:
             raise IndexError(f"layer {layer} does not exist: this checkpoint has layers 0–{self.config.n_layers - 1}")
         with torch.device("meta"):
             block = Block(self.config.at(layer).with_(mlp=None))
         prefix = f"blocks.{layer}."
-        needed = {name: tensor for name, tensor in block.state_dict().items() if name.startswith(("ln1.", "attn."))}
+        needed = {name: tensor for name, tensor in block.state_dict().items() if name.startswith(parts)}
         self._check({f"{prefix}{name}": tensor for name, tensor in needed.items()})
         block.load_state_dict({name: self._read(f"{prefix}{name}") for name in needed}, strict=False, assign=True)
         return block

@@ -27,9 +27,9 @@ from .rotation import turned
 
 TILE_BYTES = 16 * 2**20
 """Size that one tile of small products is held to: small enough that tiles leave the lower triangle out."""
-GROUP_COLUMNS, GROUPS = 256, 2
-"""Columns of the factors, and groups, that `by_groups` takes at a time: what it makes of them stays in the cache."""
-STRIP_ROWS = 64
+GROUP_COLUMNS = 256
+"""Columns of the factors that `by_groups` takes at a time: what it makes of a group's stays in the cache."""
+STRIP_ROWS = 128
 """Rows of the forms that `by_strips` writes out at a time."""
 
 
@@ -102,22 +102,24 @@ def by_groups(
     heads, groups, width = many.n_heads, few.n_groups, many.width
     each = heads // groups
     between = turned(few.cross(slice(0, heads, each), slice(0, heads, each)), form.planes, offsets)
-    # NumPy's products: on thin matrices they are faster than torch's, and a square of a matrix takes half.
-    total = np.zeros((groups, each, groups, each))
-    room = np.empty(each * GROUPS * width * GROUP_COLUMNS)
+    total = torch.zeros(groups, each, groups, each, dtype=torch.float64)
+    room = torch.empty(3, heads * width * GROUP_COLUMNS, dtype=torch.float64)  # fresh memory would cost as much again
     for start in range(0, many.inner_width, GROUP_COLUMNS):
         columns = slice(start, start + GROUP_COLUMNS)
-        weight = many.weight[..., columns].reshape(groups, each, -1).numpy()
-        dual = weight if many.is_plain else many.dual[..., columns].reshape(groups, each, -1).numpy()
-        for group, first in ((g, f) for g in range(groups) for f in range(0, g + 1, GROUPS)):
-            earlier = between[first : min(first + GROUPS, group + 1), group].reshape(-1, width).numpy()
-            product = room[: len(earlier) * dual[group].size // width].reshape(each, len(earlier), -1)
-            for head, out in zip(dual[group], product, strict=True):
-                np.matmul(earlier, head.reshape(width, -1), out=out)
-            product = product.reshape(each, len(earlier) // width, -1)
-            for other in range(product.shape[1]):
-                total[first + other, :, group] += weight[first + other] @ product[:, other].T
-    return torch.from_numpy(total.reshape(heads, heads))
+        weight = _gathered(many.weight[..., columns], room[0]).view(groups, each, width, -1)
+        dual = weight
+        if not many.is_plain:
+            dual = _gathered(many.dual[..., columns], room[1]).view(groups, each, width, -1)
+        product = room[2, : dual[0].numel()].view(dual[0].shape)
+        for group, earlier in ((g, e) for g in range(groups) for e in range(g + 1)):
+            torch.bmm(between[earlier, group].expand(each, -1, -1), dual[group], out=product)
+            total[earlier, :, group].addmm_(weight[earlier].flatten(1), product.flatten(1).T)
+    return total.view(heads, heads)
+
+
+def _gathered(columns: Float[Tensor, "head width columns"], room: Float[Tensor, " room"]) -> Float[Tensor, " part"]:
+    """Copy some columns of a matrix to where they stand side by side."""
+    return room[: columns.numel()].view(columns.shape).copy_(columns).view(-1)
 
 
 def by_strips(
@@ -145,4 +147,4 @@ def _per_head(weight: Float[Tensor, "group width inner"], stack: PerGroup) -> Fl
 def _strip(
     long: Float[Tensor, "head width rows"], across: Float[Tensor, "head width columns"]
 ) -> Float[np.ndarray, "head strip"]:
-    return np.matmul(long.transpose(1, 2).numpy(), across.numpy()).reshape(len(long), -1)
+    return torch.bmm(long.transpose(1, 2), across).flatten(1).numpy()

@@ -23,7 +23,7 @@ from ..results import Picture, Result, source_of
 from ..unfinished import Unfinished
 from .offsets import Offsets
 from .result import COLUMNS as LAYER_COLUMNS
-from .result import MEANING, block_title, describe_settings, draws_beside, told_apart
+from .result import MEANING, NOT_MEASURED, block_title, describe_settings, draws_beside, told_apart
 from .settings import Circuit, Progress, Settings, Steps, kinds_of_layers
 from .spectra import Definition
 
@@ -65,7 +65,7 @@ class Trajectory(Result):
 
     def means(self) -> pd.DataFrame:
         """Return the mean over layers at each step, for each circuit and part, leaving out what does not exist."""
-        numeric = [name for name in LAYER_COLUMNS if name not in ("layer", "circuit", "part", "status", "n_heads")]
+        numeric = [name for name in LAYER_COLUMNS if name not in NOT_MEASURED]
         return pd.DataFrame(self.table.groupby(["step", "circuit", "part"], sort=False)[numeric].mean()).reset_index()
 
     def summary(self) -> str:
@@ -175,7 +175,8 @@ def over_training(
             factors = checkpoint.factors(layer, fold_norm=fold_norm)
             for (name, part), similarity in settings.similarities(factors).items():
                 row = settings.row(similarity, drawn.of(layer, (name, part)))
-                rows.append({"step": step, "layer": layer, "circuit": name, "part": part, **row})
+                what = {"layer": layer, "keys_of": checkpoint.config.keys_of(layer), "circuit": name, "part": part}
+                rows.append({"step": step, **what, **row})
         steps.done(f"step {step}")
     record = {
         "kind": "effective rank over training",

@@ -107,7 +107,8 @@ def report(
         for (name, part), similarity in similarities.items():
             matrices[name, part, layer] = similarity
             row = settings.row(similarity, drawn.of(layer, (name, part)))
-            rows.append({"layer": layer, "circuit": name, "part": part, **row})
+            keys_of = opened.config.keys_of(layer)
+            rows.append({"layer": layer, "keys_of": keys_of, "circuit": name, "part": part, **row})
         steps.done(f"layer {layer}")
 
     record = {**what, **settings.describe(opened.config, drawn), "notes": list(notes)}

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MEANING = {
     "layer": "which layer",
+    "keys_of": "the layer whose keys and values it attends to: itself, unless it shares another one's",
     "circuit": "qk: where heads look; ov: what they bring",
     "part": "all of the score, or the part of it that is meant (MLA)",
     "n_heads": "query heads of the layer, H",
@@ -75,6 +76,8 @@ _SPECTRA_CAPTION = (
     "share, 1 on the left; the more the first ones have, the more alike the heads are. On the right the running sum: "
     "the fewer components it takes to reach 90 %, the fewer heads' worth of difference there is."
 )
+NOT_MEASURED = ("layer", "keys_of", "circuit", "part", "status", "n_heads")
+"""Columns that say what was measured."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -101,7 +104,7 @@ class Report(Result):
 
     def means(self) -> pd.DataFrame:
         """Return each circuit's and part's mean over layers, leaving out what does not exist."""
-        numeric = [name for name in COLUMNS if name not in ("layer", "circuit", "part", "status", "n_heads")]
+        numeric = [name for name in COLUMNS if name not in NOT_MEASURED]
         return pd.DataFrame(self.table.groupby(["circuit", "part"], sort=False)[numeric].mean()).reset_index()
 
     def summary(self) -> str:
@@ -197,8 +200,8 @@ class Report(Result):
     def measured(self) -> list[str]:
         """Return whose heads were compared how, and what is to be noted about it."""
         record = self.record
-        variant = record["config"]["attention"]["variant"].upper()
-        return [f"{record['checkpoint']['path']}: {variant}, {describe_settings(record)}", *record["notes"]]
+        variants = _variants(record["config"])
+        return [f"{record['checkpoint']['path']}: {variants}, {describe_settings(record)}", *record["notes"]]
 
     def meaning(self) -> dict[str, str]:
         """Return `MEANING`."""
@@ -207,7 +210,8 @@ class Report(Result):
     def main_rows(self) -> tuple[pd.DataFrame, str]:
         """Return the ranks beside their null."""
         odd = ["status"] if set(self.table["status"]) - {"ok"} else []
-        return pd.DataFrame(self.table[[*_SHOWN, *odd]]), ""
+        shared = ["keys_of"] if (self.table["keys_of"] != self.table["layer"]).any() else []
+        return pd.DataFrame(self.table[[_SHOWN[0], *shared, *_SHOWN[1:], *odd]]), ""
 
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the table, what was measured, and what it shows."""
@@ -223,6 +227,12 @@ class Report(Result):
             centred = f"{_SPECTRA_CAPTION} Here what all heads have in common, their mean, is taken away first."
             found["spectra-centred.png"] = Picture(lambda: self.plot_spectra(centred=True), centred)
         return found
+
+
+def _variants(config: dict[str, Any]) -> str:
+    kinds = config["by_layer"]["kinds"] if config["by_layer"] else [None]
+    found = [(kind or {}).get("attention", config["attention"])["variant"].upper() for kind in kinds]
+    return " and ".join(dict.fromkeys(found))
 
 
 def describe_settings(record: dict[str, Any]) -> str:

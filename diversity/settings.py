@@ -6,7 +6,7 @@ import math
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from ..models.config import ModelConfig, Positions
 from ..models.factors import Factors
+from ..models.variant import AttentionConfig
 from ..results import plain
 from ..unfinished import Unfinished
 from .forms import gram
@@ -248,10 +249,11 @@ class Null:
 
 
 def kinds_of_layers(config: ModelConfig, layers: Sequence[int]) -> list[list[int]]:
-    """Return the layers in groups of one architecture: of what may differ, positions alone change what forms score."""
-    kinds: dict[Positions, list[int]] = {}
+    """Return the layers in groups of one architecture; windows and scales, which are not in the forms, may differ."""
+    kinds: dict[tuple[AttentionConfig, Positions], list[int]] = {}
     for layer in layers:
-        kinds.setdefault(config.at(layer).positions, []).append(layer)
+        own = config.at(layer)
+        kinds.setdefault((replace(own.attention, window=None, scale=None), own.positions), []).append(layer)
     return list(kinds.values())
 
 

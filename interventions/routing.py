@@ -33,6 +33,16 @@ SHOWN = 10
 """Pairs of query and key in the terminal's table."""
 UNMOVED = 1e-5
 """Total variation below which a pattern is the same: what another order of sums makes of it."""
+MEANING = {
+    "query_pos": "position that looks",
+    "key_pos": "position looked at",
+    "weight": "attention without the edit",
+    "weight_edited": "attention with it",
+    "position": "position in the text",
+    "token": "the token's number",
+    "text": "the token's text",
+}
+"""Column -> what it holds."""
 _CAPTION = (
     "Each row is a query, each column a key that it may look at (grey lies in its future); a row's weights sum to 1. "
     "Left without the edit, in the middle with it, right the change: red is looked at more under the edit, blue less."
@@ -98,6 +108,18 @@ class Routing(Result):
         table = self.table.assign(change=self.table["weight_edited"] - self.table["weight"])
         order = (-table["change"].abs()).sort_values(kind="stable").index
         return pd.DataFrame(table.loc[order[:count]])
+
+    def measured(self) -> list[str]:
+        """Return which head was watched under which edit, on how much text."""
+        return [f"{self.head} on {len(self.tokens)} tokens; edit: {self.record['edit_text']}."]
+
+    def meaning(self) -> dict[str, str]:
+        """Return what the columns hold."""
+        return MEANING
+
+    def main_rows(self) -> tuple[pd.DataFrame, str]:
+        """Return the pairs of query and key whose weight changes most."""
+        return self.moved(len(self.table)), "what moves most first"
 
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return what moves most, and what it shows."""

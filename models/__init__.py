@@ -12,7 +12,7 @@ from .mla import MLAConfig
 from .mlp import MLPConfig
 from .norms import NormConfig
 from .per_layer import LayerChanges
-from .rope import FrequencyFactors, LinearScaling, Llama3Scaling, Rotary, YarnScaling
+from .rope import FrequencyFactors, LinearScaling, Llama3Scaling, ProportionalScaling, Rotary, YarnScaling
 from .variant import VARIANTS, AttentionConfig, QKNorm
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "ModelConfig",
     "NormConfig",
     "OutOfPages",
+    "ProportionalScaling",
     "QKNorm",
     "Rotary",
     "YarnScaling",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +40,9 @@ class Attention(nn.Module, ABC):
     pattern too is written out only when something is hooked to it or to the scores; otherwise a fused product runs,
     which agrees to rounding.
     """
+
+    of_keys: ClassVar[tuple[str, ...]] = ("k", "v", "k_norm")
+    """Modules that make keys and values."""
 
     def __init__(self, config: AttentionConfig, d_model: int, rotary: Rotary | None, qk_norm: QKNorm | None) -> None:
         super().__init__()
@@ -83,6 +86,11 @@ class Attention(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "batch pos group d_key"], Float[Tensor, "batch pos group d_value"]]:
         """Return keys, unrotated, and values of such rows, through ``hook_k`` and ``hook_v``."""
 
+    @classmethod
+    def makes_keys(cls, parameter: str) -> bool:
+        """Whether a parameter makes keys or values, so that layers that share these share it."""
+        return parameter.split(".")[0] in cls.of_keys
+
     def form(self) -> Form:
         """Return how this layer keeps its history; by default keys and values as they are."""
         return Dense(self)
@@ -103,7 +111,7 @@ class Attention(nn.Module, ABC):
         """Value projection of each group."""
 
     @abstractmethod
-    def factors(self, layer: int, norm: Norm | None) -> Factors:
+    def factors(self, layer: int, norm: Norm | None, norm_of_keys: Norm | None = None) -> Factors:
         """Return the layer's bilinear forms in float64.
 
         Parameters
@@ -112,6 +120,8 @@ class Attention(nn.Module, ABC):
             Index to record.
         norm
             Input norm to fold into the projections (inner norms' gains are then folded too); None: fold nothing.
+        norm_of_keys
+            The one before keys and values, where another layer makes them; None: the same one.
 
         Raises
         ------

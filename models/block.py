@@ -62,10 +62,22 @@ class Block(nn.Module):
         mlp_out = self.mlp(_through(self.ln2, resid))
         return self.hook_resid_post(resid + self.hook_mlp_out(_through(self.ln2_post, mlp_out)))
 
-    def factors(self, layer: int, *, fold_norm: bool = True) -> Factors:
-        """Return the attention's bilinear forms, by default with the input norm's gain folded in."""
-        norm = no_norm(self.attn.d_model) if self.ln1 is None else self.ln1
-        return self.attn.factors(layer, norm if fold_norm else None)
+    def factors(self, layer: int, *, fold_norm: bool = True, keys_behind: Block | None = None) -> Factors:
+        """Return the attention's bilinear forms, by default with the input norm's gain folded in.
+
+        Parameters
+        ----------
+        layer
+            Index to record.
+        fold_norm
+            Whether to fold gains in.
+        keys_behind
+            The block whose stream (behind its norm) keys and values are made of; None: this one.
+        """
+        norm, of_keys = (
+            no_norm(self.attn.d_model) if block.ln1 is None else block.ln1 for block in (self, keys_behind or self)
+        )
+        return self.attn.factors(layer, norm, of_keys) if fold_norm else self.attn.factors(layer, None)
 
 
 def no_norm(width: int) -> Norm:

@@ -10,7 +10,7 @@ from . import grouped, lrkv, mla  # noqa: F401  (each file registers its variant
 from .experts import ExpertsConfig, mlp_from_dict
 from .mlp import MLPConfig
 from .norms import Norm, NormConfig
-from .per_layer import ByLayer, LayerChanges, Positions, by_layer_from_dict, by_layer_to_dict
+from .per_layer import OWN, ByLayer, LayerChanges, Positions, by_layer_from_dict, by_layer_to_dict, same_but_own
 from .rope import Rotary
 from .variant import AttentionConfig, attention_from_dict
 
@@ -117,19 +117,50 @@ class ModelConfig:
                 continue
             if not isinstance(changes, LayerChanges):
                 raise ValueError(f"by_layer[{layer}] should be LayerChanges or None but got {changes!r}")
-            own = changes.attention
-            if own is not None and replace(own, window=None, scale=None) != replace(
-                self.attention, window=None, scale=None
-            ):
-                raise ValueError(f"by_layer[{layer}].attention may differ from the model's in window and scale alone")
+            if changes.attention is not None and not same_but_own(changes.attention, self.attention):
+                raise ValueError(f"by_layer[{layer}].attention may differ from the model's in {', '.join(OWN)} alone")
             if changes.positions is not None and self.positions == "learned":
                 raise ValueError(f"by_layer[{layer}].positions: learned ones belong to the whole model")
             if changes.mlp is not None and self.mlp is None:
                 raise ValueError(f"by_layer[{layer}].mlp: the model has none, so no layer has")
             self.at(layer)  # checked as a model of such layers would be
+        for layer in range(self.n_layers):
+            if (source := self.keys_of(layer)) != layer:
+                self._check_shared(layer, source)
+
+    def _check_shared(self, layer: int, source: int) -> None:
+        where = f"by_layer[{layer}].keys_from"
+        if isinstance(source, bool) or not isinstance(source, int) or not 0 <= source < layer:
+            raise ValueError(f"{where} should be an earlier layer, 0–{layer - 1}, but got {source!r}")
+        if (first := self.keys_of(source)) != source:
+            raise ValueError(f"{where} is {source}, which has no keys of its own: name layer {first}")
+        here, there = (
+            (replace(kind.attention, window=None, scale=None), kind.positions)
+            for kind in (self.at(layer), self.at(source))
+        )
+        if here != there:
+            raise ValueError(f"{where} is {source}, whose keys are of another shape or at other positions")
+
+    def keys_of(self, layer: int) -> int:
+        """Return the layer whose keys and values a layer attends to: almost always itself."""
+        changes = self.by_layer[layer] if self.by_layer else None
+        return layer if changes is None or changes.keys_from is None else changes.keys_from
+
+    @property
+    def n_layers_with_keys(self) -> int:
+        """Layers that make keys and values, and leave them in a cache."""
+        return sum(self.keys_of(layer) == layer for layer in range(self.n_layers))
+
+    @property
+    def not_built(self) -> str | None:
+        """Why no `HookedModel` can be built of this, though its layers can be measured; None if one can."""
+        if shared := [layer for layer in range(self.n_layers) if self.keys_of(layer) != layer]:
+            return f"layers that take their keys and values from other layers: {', '.join(map(str, shared))}"
+        shapes = {replace(self.at(layer).attention, window=None, scale=None) for layer in range(self.n_layers)}
+        return "layers whose heads differ in width or number of groups" if len(shapes) > 1 else None
 
     def at(self, layer: int) -> ModelConfig:
-        """Return the model as it would be if every layer were like this one.
+        """Return the model as it would be if every layer were like this one, with keys and values of its own.
 
         Raises
         ------
@@ -201,6 +232,8 @@ class ModelConfig:
     def with_attention(self, attention: AttentionConfig, **changes: Any) -> ModelConfig:
         """Return a copy with another attention in every layer; windows and scales that layers have of their own stay.
 
+        Every layer has keys and values of its own then.
+
         Parameters
         ----------
         attention
@@ -216,6 +249,7 @@ class ModelConfig:
                 attention=changed.attention
                 and replace(attention, window=changed.attention.window, scale=changed.attention.scale),
                 positions=changed.positions if rotary else None,
+                keys_from=None,
             )
             for changed in self.by_layer
         )

@@ -94,10 +94,12 @@ class PerGroup(HeadStack):
         of_row, of_col = self.of_head[rows], self.of_head[cols]
         row_groups, row_index = of_row.unique(return_inverse=True)
         col_groups, col_index = of_col.unique(return_inverse=True)
-        product = (_take(self.weight, row_groups) @ _take(self.dual, col_groups).T).view(
-            len(row_groups), self.width, len(col_groups), self.width
-        )
-        product = product.transpose(1, 2)
+        first = _take(self.weight, row_groups)
+        if self.is_plain and torch.equal(row_groups, col_groups):
+            product = torch.from_numpy(first.numpy() @ first.numpy().T)  # NumPy works out half of a Gram matrix
+        else:
+            product = first @ _take(self.dual, col_groups).T
+        product = product.view(len(row_groups), self.width, len(col_groups), self.width).transpose(1, 2)
         if torch.equal(row_groups, of_row) and torch.equal(col_groups, of_col):
             return product
         return product[row_index][:, col_index]

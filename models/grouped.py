@@ -119,13 +119,13 @@ class GroupedAttention(Attention):
         """Value projection of each group (a view)."""
         return per_head(self.v.weight, self.d_head)
 
-    def factors(self, layer: int, norm: Norm | None) -> Factors:
+    def factors(self, layer: int, norm: Norm | None, norm_of_keys: Norm | None = None) -> Factors:
         """One dense factor a head (queries, outputs) or group (keys, values)."""
-        heads = torch.arange(self.config.n_heads)
+        heads, of_keys = torch.arange(self.config.n_heads), norm_of_keys or norm
         groups = torch.tensor(self.head_to_group)
         q = stack(layer, "W_Q", self.q.weight, self.d_head, norm, heads)
-        k = stack(layer, "W_K", self.k.weight, self.d_head, norm, groups)
-        v = stack(layer, "W_V", self.v.weight, self.d_head, norm, groups)
+        k = stack(layer, "W_K", self.k.weight, self.d_head, of_keys, groups)
+        v = stack(layer, "W_V", self.v.weight, self.d_head, of_keys, groups)
         o = stack(layer, "W_O", self.o.weight.T, self.d_head, None, heads)
         notes: list[str] = []
         q, k = fold_qk_gains(layer, q, k, self, norm is not None, notes)

@@ -32,7 +32,8 @@ class HookedModel(LensViews, TextInterface, Generating, HookedRoot):
     Parameters
     ----------
     config
-        What to build; weights are drawn at random from torch's global generator.
+        What to build; weights are drawn at random from torch's global generator. ValueError if it is a model that can
+        only be measured (`ModelConfig.not_built`).
     tokenizer
         A Hugging Face tokenizer, or a function that returns one when text first comes; None: tokens only.
 
@@ -54,6 +55,8 @@ class HookedModel(LensViews, TextInterface, Generating, HookedRoot):
 
     def __init__(self, config: ModelConfig, tokenizer: Any | Callable[[], Any] | None = None) -> None:
         super().__init__()
+        if config.not_built is not None:
+            raise ValueError(f"a model cannot be built with {config.not_built}")
         self.config = config
         self._tokenizer = tokenizer
         self.embed = Table(config.d_vocab, config.d_model, std=0.02)
@@ -300,9 +303,13 @@ def n_parameters(config: ModelConfig) -> int:
     def count(layer: int) -> tuple[int, int]:
         with torch.device("meta"):  # one layer of each kind: many take long even without weights
             one = HookedModel(config.at(layer).with_(n_layers=1))
-        return sum(p.numel() for p in one.parameters()), sum(p.numel() for p in one.blocks.parameters())
+        block = sum(p.numel() for p in one.blocks.parameters())
+        ends = sum(p.numel() for p in one.parameters()) - block
+        if config.keys_of(layer) != layer:
+            attention = one.attention(0)
+            block -= sum(p.numel() for name, p in attention.named_parameters() if attention.makes_keys(name))
+        return ends, block
 
     kinds = config.by_layer or (None,) * config.n_layers
     counted = {kind: count(kinds.index(kind)) for kind in dict.fromkeys(kinds)}
-    whole, block = counted[kinds[0]]
-    return whole - block + sum(counted[kind][1] for kind in kinds)
+    return counted[kinds[0]][0] + sum(counted[kind][1] for kind in kinds)

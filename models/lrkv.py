@@ -272,12 +272,12 @@ class LRKVAttention(Attention):
         """Effective value projection of each head (computed)."""
         return self.v.W
 
-    def factors(self, layer: int, norm: Norm | None) -> Factors:
+    def factors(self, layer: int, norm: Norm | None, norm_of_keys: Norm | None = None) -> Factors:
         """Return queries and outputs dense, keys and values as base plus residuals."""
-        heads = torch.arange(self.config.n_heads)
+        heads, of_keys = torch.arange(self.config.n_heads), norm_of_keys or norm
         q = stack(layer, "W_Q", self.q.weight, self.d_head, norm, heads)
         o = stack(layer, "W_O", self.o.weight.T, self.d_head, None, heads)
-        k, v = self.k.stack(layer, "K", norm), self.v.stack(layer, "V", norm)
+        k, v = self.k.stack(layer, "K", of_keys), self.v.stack(layer, "V", of_keys)
         notes: list[str] = []
         q, k = fold_qk_gains(layer, q, k, self, norm is not None, notes)
         note_left_out(self.config, norm, notes)

@@ -131,6 +131,8 @@ class MLAAttention(Attention):
     ones.
     """
 
+    of_keys = ("kv_down", "latent_norm", "k_rot", "k_up", "v_up")
+
     def __init__(self, config: MLAConfig, d_model: int, rotary: Rotary | None) -> None:
         super().__init__(config, d_model, rotary, qk_norm=None)
         self.mla = config
@@ -214,7 +216,7 @@ class MLAAttention(Attention):
         gained = down if norm is None or norm.w is None else down * norm.w[:, None]
         return gained.T @ per_head(up, width)
 
-    def factors(self, layer: int, norm: Norm | None) -> Factors:
+    def factors(self, layer: int, norm: Norm | None, norm_of_keys: Norm | None = None) -> Factors:
         """Forms between what is multiplied: the normalised latents, and for the position channel the token itself.
 
         Parts of ``qk``: ``content``, ``W_UQ[h] W_UK[h]^T`` between the latents; ``position``, ``W_QR[h] R W_KR^T``;
@@ -222,7 +224,7 @@ class MLAAttention(Attention):
         two; and ``content_d_model``, content between residual streams, ``W_DQ M_h W_DKV^T``, which holds up to the
         latents' token scalars and is what compares with other variants. ``ov`` is ``W_UV[h] W_O[h]`` from the latent.
         """
-        cfg, heads = self.mla, torch.arange(self.config.n_heads)
+        cfg, heads, of_keys = self.mla, torch.arange(self.config.n_heads), norm_of_keys or norm
         latent_norm = None if norm is None else self.latent_norm
         query, q_base = self._query(layer, norm)
         k = stack(layer, "W_UK", self.k_up.weight, cfg.d_nope, latent_norm, heads)
@@ -233,11 +235,11 @@ class MLAAttention(Attention):
         qk: dict[str, tuple[BilinearForm, ...]] = {"content": (content,)}
         if cfg.d_rope:
             q_rope = Separate(query(slice(cfg.d_nope, None)), heads)
-            k_rope = stack(layer, "W_KR", self.k_rot.weight, cfg.d_rope, norm, torch.zeros_like(heads))
+            k_rope = stack(layer, "W_KR", self.k_rot.weight, cfg.d_rope, of_keys, torch.zeros_like(heads))
             position = BilinearForm(q_rope, k_rope, self.planes(first_column=cfg.d_nope))
             qk |= {"position": (position,), "joint": (content, position)}
         outer_q = q_content if q_base is None else Through(q_base, q_content)
-        outer_k = Through(matrix(layer, "W_DKV", self.kv_down.weight, norm).T, k)
+        outer_k = Through(matrix(layer, "W_DKV", self.kv_down.weight, of_keys).T, k)
         qk["content_d_model"] = (BilinearForm(outer_q, outer_k),)
         notes: list[str] = []
         if cfg.latent_norm:

@@ -12,6 +12,18 @@ from .variant import AttentionConfig, attention_from_dict
 
 Positions = Rotary | Literal["learned", "none"]
 
+OWN = ("window", "scale", "d_head", "n_kv_heads")
+"""Fields of its attention that a layer may have of its own."""
+
+
+def same_but_own(one: AttentionConfig, other: AttentionConfig) -> bool:
+    """Whether two attentions differ in nothing but what a layer may have of its own (`OWN`)."""
+
+    def rest(attention: AttentionConfig) -> dict[str, Any]:
+        return {name: value for name, value in vars(attention).items() if name not in OWN}
+
+    return type(one) is type(other) and rest(one) == rest(other)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LayerChanges:
@@ -20,22 +32,33 @@ class LayerChanges:
     Parameters
     ----------
     attention
-        The layer's attention; may differ from the model's in its `window` and its `scale`.
+        The layer's attention; may differ from the model's in what `OWN` names.
     positions
         A `Rotary` of its own (another base), or ``"none"``.
     mlp
         Its feed-forward part.
+    keys_from
+        An earlier layer whose keys and values it attends to, as that layer made them of its own stream; None: to keys
+        and values of its own.
     """
 
     attention: AttentionConfig | None = None
     positions: Rotary | Literal["none"] | None = None
     mlp: MLPConfig | ExpertsConfig | None = None
+    keys_from: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description of what changes."""
-        parts = {"attention": self.attention, "positions": self.positions, "mlp": self.mlp}
+        parts = {
+            "attention": self.attention,
+            "positions": self.positions,
+            "mlp": self.mlp,
+            "keys_from": self.keys_from,
+        }
         return {
-            name: part if isinstance(part, str) else part.to_dict() for name, part in parts.items() if part is not None
+            name: part if isinstance(part, str | int) else part.to_dict()
+            for name, part in parts.items()
+            if part is not None
         }
 
     @classmethod

@@ -187,8 +187,30 @@ class YarnScaling(RopeScaling):
         return theta / self.factor * (1 - keep) + theta * keep
 
 
+@dataclass(frozen=True)
+class ProportionalScaling(RopeScaling):
+    """Gemma 4's rule: only the fastest `share` of the planes turn, at the frequencies that all would have.
+
+    Every frequency is then divided by `factor`.
+    """
+
+    share: float
+    factor: float = 1.0
+    kind: ClassVar[str] = "proportional"
+
+    def __post_init__(self) -> None:
+        _require_positive("ProportionalScaling", share=self.share, factor=self.factor)
+        if self.share > 1:
+            raise ValueError(f"ProportionalScaling.share should be at most 1 but got {self.share}")
+
+    def scale(self, theta: Float[Tensor, " plane"], base: float) -> Float[Tensor, " plane"]:
+        """Return the frequencies, zero for the planes that stand still."""
+        turning = torch.arange(len(theta)) < int(self.share * 2 * len(theta) // 2)
+        return torch.where(turning, theta / self.factor, 0.0)
+
+
 _SCALINGS: dict[str, type[RopeScaling]] = {
-    cls.kind: cls for cls in (LinearScaling, Llama3Scaling, YarnScaling, FrequencyFactors)
+    cls.kind: cls for cls in (LinearScaling, Llama3Scaling, YarnScaling, FrequencyFactors, ProportionalScaling)
 }
 
 

@@ -55,8 +55,9 @@ def effective_rank_table(table: pd.DataFrame) -> Table:
     if set(table["status"]) - {"ok"}:
         shown.add_column("status", overflow="fold")
     for row in table.to_dict("records"):
+        other = row.get("keys_of", row["layer"])
         cells = [
-            str(row["layer"]),
+            f"{row['layer']}" if other == row["layer"] else f"{row['layer']} (keys of {other})",
             f"{str(row['circuit']).upper()} {'' if row['part'] == 'all' else row['part']}".strip(),
             _number(row["erank"], 3),
             _number(row["erank_pct_heads"], 1),

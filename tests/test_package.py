@@ -72,6 +72,8 @@ def test_wheel_holds_the_code_and_nothing_else(wheel):
     tracked = {f"headscope/{p.relative_to(ROOT)}" for room in ROOMS for p in (ROOT / room).rglob("*.py")}
     assert tracked <= set(names)
     assert {"headscope/py.typed", "headscope/budgets/paper.csv"} <= set(names)
+    page = ("page.html.j2", "short.html.j2", "page.css", "page.js")
+    assert {f"headscope/plots/page/{name}" for name in page} <= set(names)
     assert {f"headscope/checkpoints/reference/{name}/model.safetensors" for name in ("lrkv", "mha")} <= set(names)
     outside = [n for n in names if n.split("/")[1] in ("tests", "notebooks", "benchmarks", "docs", ".ci")]
     assert outside == []

@@ -26,6 +26,7 @@ from . import (
     opt,
     phi3,
     qwen,
+    shared_keys,
 )
 
 FAMILIES: dict[str, Callable[[dict[str, Any], Collection[str]], Layout]] = {
@@ -37,6 +38,12 @@ FAMILIES: dict[str, Callable[[dict[str, Any], Collection[str]], Layout]] = {
     "gemma2": gemma.gemma2,
     "gemma3": gemma.gemma3,
     "gemma3_text": gemma.gemma3,
+    "gemma3n": shared_keys.gemma3n,
+    "gemma3n_text": shared_keys.gemma3n,
+    "gemma4": shared_keys.gemma4,
+    "gemma4_text": shared_keys.gemma4,
+    "gemma4_unified": shared_keys.gemma4,
+    "gemma4_unified_text": shared_keys.gemma4,
     "gpt2": gpt2.layout,
     "gpt_bigcode": gpt_bigcode.layout,
     "gpt_neox": gpt_neox.layout,

@@ -28,7 +28,7 @@ TEXT_DEFAULTS = DEFAULTS | {
 """What released configurations of Gemma 3 leave out."""
 
 _GAINS = ("ln1", "ln1_post", "ln2", "ln2_post", "attn.q_norm", "attn.k_norm")
-_SANDWICH = {
+SANDWICH = {
     "ln1_post": "post_attention_layernorm",
     "ln2": "pre_feedforward_layernorm",
     "ln2_post": "post_feedforward_layernorm",
@@ -40,20 +40,20 @@ def gemma(config: dict[str, Any], names: Collection[str]) -> Layout:
     config = DEFAULTS | config
     given = config.get("hidden_act", "gelu_pytorch_tanh")
     act = "gelu_pytorch_tanh" if given == "gelu" else given
-    return _layout(config, _model(config | {"hidden_act": act}), names, BLOCK)
+    return _layout(config, gemma_model(config | {"hidden_act": act}), names, BLOCK)
 
 
 def gemma2(config: dict[str, Any], names: Collection[str]) -> Layout:
     """Read a Gemma 2 configuration."""
     config = DEFAULTS | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0} | config
-    model = _model(
+    model = gemma_model(
         config,
         scale=real(config, "query_pre_attn_scalar", 256) ** -0.5,
         softcap=optional_real(config, "attn_logit_softcapping"),
     ).with_(arrangement="sandwich", logit_softcap=optional_real(config, "final_logit_softcapping"))
     sliding = sliding_layers(config, [layer % 2 == 0 for layer in range(model.n_layers)])
     model = with_window(model, sliding, optional_size({"sliding_window": 4096} | config, "sliding_window"))
-    return _layout(config, model, names, {**BLOCK, **_SANDWICH})
+    return _layout(config, model, names, {**BLOCK, **SANDWICH})
 
 
 def gemma3(config: dict[str, Any], names: Collection[str]) -> Layout:
@@ -62,19 +62,19 @@ def gemma3(config: dict[str, Any], names: Collection[str]) -> Layout:
     if text.get("attn_logit_softcapping") is not None:
         raise CheckpointError("attn_logit_softcapping: Gemma 3 caps no scores, and Hugging Face's model ignores it")
     norm = QKNorm("before", eps=real(text, "rms_norm_eps"))
-    whole, local = (_rope_of(text, *kind) for kind in _KINDS)
-    model = _model(whole, scale=real(text, "query_pre_attn_scalar", 256) ** -0.5, qk_norm=norm)
+    whole, local = (rope_of(text, *kind) for kind in ROPES)
+    model = gemma_model(whole, scale=real(text, "query_pre_attn_scalar", 256) ** -0.5, qk_norm=norm)
     model = model.with_(arrangement="sandwich", logit_softcap=optional_real(text, "final_logit_softcapping"))
     every = size(text, "sliding_window_pattern", 6)
     sliding = sliding_layers(text, [(layer + 1) % every != 0 for layer in range(model.n_layers)])
     model = with_window(model, sliding, optional_size(text, "sliding_window"), rotary(local))
-    return _layout(text | {"model_type": config["model_type"]}, model, names, {**BLOCK, **_SANDWICH})
+    return _layout(text | {"model_type": config["model_type"]}, model, names, {**BLOCK, **SANDWICH})
 
 
-_KINDS = (("full_attention", "rope_theta", 1e6), ("sliding_attention", "rope_local_base_freq", 1e4))
+ROPES = (("full_attention", "rope_theta", 1e6), ("sliding_attention", "rope_local_base_freq", 1e4))
 
 
-def _rope_of(config: dict[str, Any], kind: str, old_name: str, base: float) -> dict[str, Any]:
+def rope_of(config: dict[str, Any], kind: str, old_name: str, base: float) -> dict[str, Any]:
     """Return the configuration with the rotary parameters of one kind of layer in the usual place."""
     nested = config.get("rope_parameters")
     given = dict((nested or {}).get(kind) or {})
@@ -84,7 +84,8 @@ def _rope_of(config: dict[str, Any], kind: str, old_name: str, base: float) -> d
     return config | {"rope_parameters": given, "rope_scaling": None}
 
 
-def _model(config: dict[str, Any], **attention: Any) -> ModelConfig:
+def gemma_model(config: dict[str, Any], **attention: Any) -> ModelConfig:
+    """Return the model that a configuration of Gemma's like describes, with further choices for its attention."""
     if config.get("use_bidirectional_attention"):
         raise CheckpointError("use_bidirectional_attention: its layers look ahead, and only causal attention is read")
     bias = bool(config.get("attention_bias", False))

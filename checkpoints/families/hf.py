@@ -10,7 +10,15 @@ from typing import Any
 from ...errors import CheckpointError
 from ...models.config import ModelConfig
 from ...models.per_layer import LayerChanges
-from ...models.rope import FrequencyFactors, LinearScaling, Llama3Scaling, RopeScaling, Rotary, YarnScaling
+from ...models.rope import (
+    FrequencyFactors,
+    LinearScaling,
+    Llama3Scaling,
+    ProportionalScaling,
+    RopeScaling,
+    Rotary,
+    YarnScaling,
+)
 from ..fields import count, number
 
 ACTIVATIONS = {
@@ -144,8 +152,11 @@ def rotary(
         scaling = YarnScaling(real(given, "factor"), _original_context(config, given), **options, truncate=truncate)
     elif kind == "longrope":
         scaling = _long_rope(config, given)
+    elif kind == "proportional":
+        scaling = ProportionalScaling(real(given, "partial_rotary_factor", 1.0), real(given, "factor", 1.0))
     else:
-        raise CheckpointError(f"rope_type should be default, linear, llama3, yarn or longrope but is {kind!r}")
+        known = "default, linear, llama3, yarn, longrope or proportional"
+        raise CheckpointError(f"rope_type should be {known} but is {kind!r}")
     return Rotary(base=real(given, "rope_theta"), width=width, interleaved=interleaved, scaling=scaling)
 
 

@@ -1,4 +1,4 @@
-"""What is refused by name, whatever the family: packed weights, and layers that do not attend to keys of their own."""
+"""What is refused by name, whatever the family: packed weights, and layers that no family knows the keys of."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Any
 
 from ...errors import CheckpointError
 
-SHARED_KEYS = "its upper layers share the keys and values of lower ones, so that they have no forms of their own"
-
+SHARING = frozenset(
+    ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"),
+)
+"""Types of which it is known whose keys a layer attends to, should it have none of its own."""
+BORROWED = "its layers have no keys and values: they attend to those of another model"
 KNOWN_REASONS = {
-    "gemma3n": SHARED_KEYS,
-    "gemma3n_text": SHARED_KEYS,
+    "gemma4_assistant": BORROWED,
+    "gemma4_unified_assistant": BORROWED,
+    "mistral_large4": "a learned index chooses the keys that a query sees, and rotary frequencies are learned",
     "mamba": "it has no attention",
     "rwkv": "it has no attention",
     "t5": "its attention is not causal alone (encoder and decoder)",
@@ -46,8 +50,11 @@ def check(config: dict[str, Any], names: Collection[str], *, unpacked: bool) -> 
         raise CheckpointError("is_encoder_decoder is set: only models that are all decoder are read")
     # A text model beside others keeps its own fields one level down.
     for fields in (config, config.get("text_config") or {}):
-        if count := fields.get("num_kv_shared_layers"):
-            raise CheckpointError(f"num_kv_shared_layers is {count}: {SHARED_KEYS}")
+        if (count := fields.get("num_kv_shared_layers")) and config.get("model_type") not in SHARING:
+            raise CheckpointError(
+                f"num_kv_shared_layers is {count}: layers share the keys and values of others, and of this model_type "
+                "it is not known which"
+            )
         kinds = fields.get("layer_types")
         for layer, kind in enumerate(kinds if isinstance(kinds, list) else ()):
             if kind not in ("full_attention", "sliding_attention"):

@@ -24,7 +24,7 @@ Table = Mapping[str, str | Source]
 _STORED = {"weight": "weight", "bias": "bias", "w": "weight", "b": "bias"}
 
 
-def plan(model: ModelConfig, layers: str, block: Table, ends: Table) -> dict[str, Source]:
+def plan(model: ModelConfig, layers: str, block: Table | Callable[[int], Table], ends: Table) -> dict[str, Source]:
     """Return where each parameter stands.
 
     Parameters
@@ -34,21 +34,32 @@ def plan(model: ModelConfig, layers: str, block: Table, ends: Table) -> dict[str
     layers
         What stored names of a block begin with, its index in braces: ``"model.layers.{}."``.
     block
-        Module or parameter of a block -> stored name behind `layers`.
+        Module or parameter of a block -> stored name behind `layers`; or a function that gives a layer's such table.
+        What makes keys and values comes from the layer that a layer takes them from (`ModelConfig.keys_of`).
     ends
         Module or parameter outside the blocks -> whole stored name. The embedding stands in for a tied unembedding.
     """
     made: dict[str, Source | None] = {}
     with torch.device("meta"):
         one = HookedModel(model.with_(n_layers=1, by_layer=()))
-        kinds = {changes: list(Block(model.at(layer)).state_dict()) for changes, layer in _kinds(model).items()}
+        kinds = {changes: _parameters(Block(model.at(layer))) for changes, layer in _kinds(model).items()}
     for name in one.state_dict():
         if not name.startswith("blocks.") and not (name == "unembed.weight" and model.tie_embeddings):
             made[name] = _find(ends, name, "")
     for layer in range(model.n_layers):
-        for name in kinds[model.by_layer[layer] if model.by_layer else None]:
-            made[f"blocks.{layer}.{name}"] = _find(block, name, layers.format(layer))
+        for name, of_keys in kinds[model.by_layer[layer] if model.by_layer else None].items():
+            place = model.keys_of(layer) if of_keys else layer
+            table = block(place) if callable(block) else block
+            made[f"blocks.{layer}.{name}"] = _find(table, name, layers.format(place))
     return {name: source for name, source in made.items() if source is not None}
+
+
+def _parameters(block: Block) -> dict[str, bool]:
+    """Return each parameter of a block, and whether it makes keys and values."""
+    return {
+        name: name.startswith("attn.") and block.attn.makes_keys(name.removeprefix("attn."))
+        for name in block.state_dict()
+    }
 
 
 def _kinds(model: ModelConfig) -> dict[LayerChanges | None, int]:

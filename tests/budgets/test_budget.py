@@ -183,6 +183,38 @@ def test_layers_with_windows_of_their_own_have_a_baseline(tmp_path):
     assert "16 of 32 layers see a window only" in found.reading()
 
 
+def test_layers_that_share_keys_keep_nothing_but_read(tmp_path):
+    """Four layers of two groups of 64, a bfloat16 key and value each: the upper two keep none."""
+    sizes = {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 99}
+    kinds = ["sliding_attention", "full_attention"] * 2
+    layers = {"num_hidden_layers": 4, "layer_types": kinds, "intermediate_size": 300, "max_position_embeddings": 99}
+    config = {"model_type": "gemma3n_text", "num_kv_shared_layers": 2, **sizes, **layers}
+    (tmp_path / "shares.json").write_text(json.dumps(config))
+    (tmp_path / "own.json").write_text(json.dumps(config | {"num_kv_shared_layers": 0}))
+    shares, own = (hs.budget(tmp_path / f"{name}.json", lengths="100", devices=4) for name in ("shares", "own"))
+    row, usual = one(shares.table, model="shares"), one(own.table, model="own")
+    assert row["bytes_per_token"] == 2 * 2 * (2 * 64 + 2 * 64)
+    assert usual["bytes_per_token"] == 2 * row["bytes_per_token"]
+    assert (row["cache_pct_mha"], usual["cache_pct_mha"]) == (25, 50)
+    assert usual["parameters"] - row["parameters"] == 2 * (2 * 2 * 64 * 256 + 64)
+    batch, whole = one(shares.batches, model="shares"), one(own.batches, model="own")
+    assert batch["payload_bytes"] == 100 * row["bytes_per_token"]
+    assert batch["floor_seconds"] == whole["floor_seconds"]
+    assert batch["operations"] == whole["operations"]
+    held, moved = (
+        one(found.parallel, model=name, layout="held once") for found, name in ((shares, "shares"), (own, "own"))
+    )
+    assert 2 * held["total_bytes"] == moved["total_bytes"]
+    assert held["moved_bytes"] == moved["moved_bytes"] > 0
+    assert "2 of 4 layers keep nothing and read another layer's keys and values" in shares.reading()
+
+
+def test_layers_that_keep_unlike_amounts_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma4_text"}))
+    with pytest.raises(ValueError, match="config: its layers leave 2048, 4096 elements a token"):
+        hs.budget(tmp_path / "config.json")
+
+
 def test_windows_are_said(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"model_type": "mistral", "sliding_window": 4096}))
     assert "32 of 32 layers see a window only" in hs.budget(tmp_path / "config.json").reading()

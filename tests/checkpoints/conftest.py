@@ -27,7 +27,11 @@ from transformers import (
     Gemma3Config,
     Gemma3ForCausalLM,
     Gemma3ForConditionalGeneration,
+    Gemma3nForCausalLM,
+    Gemma3nTextConfig,
     Gemma3TextConfig,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
     GPT2Config,
@@ -174,6 +178,26 @@ gemma = made(GemmaConfig, GemmaForCausalLM, PADDED | {"head_dim": 10})
 gemma2 = made(Gemma2Config, Gemma2ForCausalLM, PADDED | {"head_dim": 10, "query_pre_attn_scalar": 5})
 TEXT = PADDED | {"head_dim": 10, "query_pre_attn_scalar": 5, "sliding_window": 4}
 gemma3 = made(Gemma3TextConfig, Gemma3ForCausalLM, TEXT)
+KINDS = ["sliding_attention", "full_attention", "sliding_attention", "full_attention", "sliding_attention"]
+SHARED = PADDED | {
+    "num_hidden_layers": 5,
+    "layer_types": KINDS,
+    "num_kv_shared_layers": 2,
+    "sliding_window": 4,
+    "head_dim": 10,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size_per_layer_input": 6,
+}
+THETAS = {
+    "full_attention": {"rope_type": "default", "rope_theta": 700.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 30.0},
+}
+gemma3n = made(Gemma3nTextConfig, Gemma3nForCausalLM, SHARED | {"laurel_rank": 4, "altup_num_inputs": 3})
+gemma4 = made(
+    Gemma4TextConfig,
+    Gemma4ForCausalLM,
+    SHARED | {"num_hidden_layers": 6, "layer_types": KINDS + KINDS[1:2], "global_head_dim": 12},
+)
 SLIDING = {"use_sliding_window": True, "sliding_window": 5}
 
 
@@ -267,6 +291,10 @@ REPORTED: dict[str, tuple[Callable[..., PreTrainedModel], dict[str, Any]]] = {
     "falcon-alibi": (falcon, {"alibi": True}),
     "bloom-normed_stream": (bloom, {"apply_residual_connection_post_layernorm": True}),
     "mpt-clipped": (mpt, {"attn_config": {"clip_qkv": 50.0}}),
+    "gemma3n": (gemma3n, {"rope_parameters": THETAS}),
+    "gemma3n-own_keys": (gemma3n, {"num_kv_shared_layers": 0, "intermediate_size": [20, 24, 20, 20, 28]}),
+    "gemma4": (gemma4, {"use_double_wide_mlp": True, "rope_parameters": THETAS}),
+    "gemma4-keys_as_values": (gemma4, {"attention_k_eq_v": True, "num_global_key_value_heads": 1}),
 }
 """What can be reported on but not run."""
 EVERYTHING = MATRIX | OTHERS | REPORTED

@@ -101,6 +101,13 @@ def test_their_kind_with_one_key_is_as_hugging_face_has_it(make):
 
 
 @torch.no_grad()
+def test_what_the_bridge_does_not_know_is_refused_by_name(theirs):
+    with pytest.raises(
+        hs.CheckpointError, match="tiny is not carried by TransformerLens's bridge: .*Gemma3nForCausalLM"
+    ):
+        bridged(theirs("gemma3n"), "tiny")
+
+
 def test_other_logits_than_hugging_faces_are_refused(monkeypatch):
     from transformer_lens.model_bridge import sources
 

@@ -13,9 +13,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from headscope.checkpoints import open_checkpoint
+from headscope.checkpoints.checkpoint import Checkpoint
 from headscope.checkpoints.families import FAMILIES
+from headscope.checkpoints.families.shared_keys import VALUE_NORM
 from headscope.errors import CheckpointError
-from headscope.models.factors import BilinearForm
+from headscope.models.factors import BilinearForm, HeadStack
+from headscope.models.variant import QKNorm
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
 
@@ -226,25 +230,32 @@ def test_forms_are_what_hugging_face_computes(grouped, unbiased, tokens, error, 
     seen = look(model, tokens[:1], monkeypatch)
     assert len(seen) == checkpoint.config.n_layers
     for layer, saw in enumerate(seen):
-        attention, norm = checkpoint.attention(layer), checkpoint._attention_only(layer).ln1
-        x = saw.x if norm is None else saw.x / norm.gain
+        attention, other = checkpoint.attention(layer), checkpoint.config.keys_of(layer)
+        x, x_keys = (before_gain(checkpoint, seen, place) for place in (layer, other))
         factors, bare = checkpoint.factors(layer), checkpoint.factors(layer, fold_norm=False)
         (qk,), (ov,), (raw,) = factors.circuits["qk"]["all"], factors.circuits["ov"]["all"], bare.circuits["qk"]["all"]
-        divisors = [divisor(raw, side, saw.x, attention) for side in ("left", "right")]
+        divisors = [divisor(raw.left, saw.x, attention.qk_norm), divisor(raw.right, seen[other].x, attention.qk_norm)]
+        of_values = divisor(ov.left, x_keys, attention.qk_norm if VALUE_NORM in factors.notes else None)
         total = torch.zeros_like(saw.out)
         for head in range(factors.n_heads):
             shared = head // (factors.n_heads // len(saw.k))
-            q, k = (placed(qk, side, head, x) / divisors[i][:, head, None] for i, side in enumerate(("left", "right")))
+            q = placed(qk, "left", head, x) / divisors[0][:, head, None]
+            k = placed(qk, "right", head, x_keys) / divisors[1][:, head, None]
             assert error((q @ k.T) * attention.scale, (saw.q[head] @ saw.k[shared].T).double()) <= 2e-6
-            assert error(x @ ov.left.dense(head), saw.v[shared]) <= 2e-6
+            assert error(x_keys @ ov.left.dense(head) / of_values[:, head, None], saw.v[shared]) <= 2e-6
             z = saw.z.unflatten(-1, (factors.n_heads, -1))[:, head]
             total = total + z @ ov.right.dense(head).T
         assert error(total, saw.out) <= 2e-6
 
 
-def divisor(form: BilinearForm, side: str, x: Tensor, attention: Any) -> Tensor:
-    """Return what the q/k norm divides each token's head by, ``[pos, head]``; ones without such a norm."""
-    stack, norm = getattr(form, side), attention.qk_norm
+def before_gain(checkpoint: Checkpoint, seen: list[Seen], layer: int) -> Tensor:
+    """Return what a layer's attention got, less the gain of the norm before it."""
+    norm = checkpoint._block(layer).ln1
+    return seen[layer].x if norm is None else seen[layer].x / norm.gain
+
+
+def divisor(stack: HeadStack, x: Tensor, norm: QKNorm | None) -> Tensor:
+    """Return what an RMS norm divides each token's head by, ``[pos, head]``; ones without such a norm."""
     y = torch.stack([x @ stack.dense(head) for head in range(stack.n_heads)], dim=1)
     if norm is None:
         return torch.ones(y.shape[:2], dtype=y.dtype)
@@ -263,6 +274,10 @@ REASONS = {
     "falcon-alibi": r"with ALiBi, Hugging Face's two ways to attend",
     "bloom-normed_stream": r"apply_residual_connection_post_layernorm",
     "mpt-clipped": r"clipped \(attn_config.clip_qkv\)",
+    "gemma3n": "AltUp",
+    "gemma3n-own_keys": "AltUp",
+    "gemma4": "values go through a norm",
+    "gemma4-keys_as_values": "values go through a norm",
 }
 
 
@@ -285,7 +300,7 @@ def test_what_cannot_run_says_why(reported, saved):
     with pytest.raises(CheckpointError, match=f"can be reported on but not run: .*{REASONS[reported]}") as caught:
         headscope.load(saved(reported))
     assert str(caught.value).count("\n") == 0
-    assert len(headscope.report(saved(reported), null=2).table) == 4
+    assert len(headscope.report(saved(reported), null=2).table) == 2 * open_checkpoint(saved(reported)).config.n_layers
 
 
 @pytest.fixture
@@ -317,8 +332,27 @@ def changed(saved, tmp_path) -> Callable[..., Path]:
         ("mpt", {"attn_config": {"attn_type": "multiquery_attention"}}, r"attn_type 'multiquery_attention'"),
         ("mpt", {"attn_config": {"qk_ln": True}}, r"attn_config.qk_ln is set"),
         ("opt", {"layer_norm_elementwise_affine": False}, r"layer_norm_elementwise_affine is false"),
-        ("llama-mha", {"model_type": "gemma3n_text"}, r"model_type 'gemma3n_text' is not read: .*share the keys"),
-        ("llama-mha", {"num_kv_shared_layers": 1}, r"num_kv_shared_layers is 1.*share the keys"),
+        (
+            "llama-mha",
+            {"model_type": "gemma4_assistant"},
+            r"model_type 'gemma4_assistant' is not read: .*another model",
+        ),
+        ("llama-mha", {"model_type": "mistral_large4"}, r"model_type 'mistral_large4' is not read: .*learned index"),
+        (
+            "llama-mha",
+            {"num_kv_shared_layers": 1},
+            r"num_kv_shared_layers is 1: layers share the keys.*not known which",
+        ),
+        ("gemma3n", {"num_kv_shared_layers": 5}, r"num_kv_shared_layers leaves none of 5 layers with keys"),
+        (
+            "gemma3n",
+            {"num_kv_shared_layers": 4},
+            r"layer 1 shares keys, but no layer of its kind below layer 1 has any",
+        ),
+        ("gemma3n", {"num_kv_shared_layers": -1}, r"'num_kv_shared_layers' should be an integer > 0 but is -1"),
+        ("gemma3n", {"intermediate_size": [20]}, r"'intermediate_size' should be a number or 5 of them"),
+        ("gemma4", {"per_layer_config": {"6": {"head_dim": 12}}}, r"per_layer_config names layer '6', but there are"),
+        ("gemma4", {"use_bidirectional_attention": "all"}, r"use_bidirectional_attention: its layers look ahead"),
         ("llama-mha", {"is_encoder_decoder": True}, r"is_encoder_decoder"),
     ],
 )
@@ -352,3 +386,66 @@ def test_older_spellings_mean_what_hugging_face_reads(name, changes, changed, to
     expected = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager", dtype=torch.float32)
     with torch.no_grad():
         assert error(headscope.load(directory)(tokens), logits_of(expected, tokens)) <= 1e-5
+
+
+# -- layers that take their keys from others ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "sources"),
+    [
+        ("gemma3n", [0, 1, 2, 1, 2]),
+        ("gemma3n-own_keys", [0, 1, 2, 3, 4]),
+        ("gemma4", [0, 1, 2, 3, 2, 3]),
+        ("gemma4-keys_as_values", [0, 1, 2, 3, 2, 3]),
+    ],
+)
+def test_a_report_says_whose_keys_a_layer_attends_to(name, sources, saved, tmp_path):
+    result = headscope.report(saved(name), null=0, out=tmp_path / "report")
+    table = json.loads((tmp_path / "report" / "report.json").read_text())["rows"]
+    assert [row["keys_of"] for row in table] == [source for source in sources for _ in ("qk", "ov")]
+    (shown,), lines = result.terminal()
+    cells = list(shown.columns[0].cells)[::2]
+    assert cells == [
+        f"{layer}" if layer == source else f"{layer} (keys of {source})" for layer, source in enumerate(sources)
+    ]
+    shares = sources != list(range(len(sources)))
+    assert any("attend to that layer's keys and values" in line for line in lines) == shares
+    assert any("value norm" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("gemma3n", "gemma3n"), ("gemma4", "gemma4"), ("gemma4-keys_as_values", "gemma4_unified")]
+)
+def test_the_text_model_of_one_that_sees_is_read_and_unused_keys_are_not(name, kind, saved, tmp_path):
+    """Released files hold projections of layers that never use them; they may hold anything."""
+    directory, bare = tmp_path / "sees", saved(name)
+    directory.mkdir()
+    tensors = {
+        f"model.language_model.{stored.removeprefix('model.')}": tensor
+        for stored, tensor in load_file(bare / "model.safetensors").items()
+    }
+    own = open_checkpoint(bare)
+    last = own.config.n_layers - 1
+    unused = f"model.language_model.layers.{last}.self_attn.k_proj.weight"
+    assert unused not in tensors
+    tensors |= {unused: torch.full((3, 3), torch.nan), "model.vision_tower.embed.weight": torch.zeros(2)}
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    text = json.loads((bare / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({"model_type": kind, "text_config": text}))
+    seeing = open_checkpoint(directory)
+    assert seeing.config == own.config
+    for circuit, parts in own.factors(last).circuits.items():
+        (form,), (again,) = parts["all"], seeing.factors(last).circuits[circuit]["all"]
+        assert torch.equal(form.left.dense(1), again.left.dense(1))
+        assert torch.equal(form.right.dense(1), again.right.dense(1))
+
+
+def test_gemma_4_by_its_released_spelling(changed, saved):
+    """Released configurations give the wide heads by fields of their own, not layer by layer."""
+    usual = open_checkpoint(saved("gemma4-keys_as_values")).config
+    wide = {"global_head_dim": 12, "num_global_key_value_heads": 1}
+    released = changed("gemma4-keys_as_values", per_layer_config=None, rope_parameters=None, **wide)
+    assert open_checkpoint(released).config == usual
+    assert [usual.at(layer).attention.d_head for layer in range(6)] == [10, 12] * 3
+    assert [usual.at(layer).attention.n_groups for layer in range(6)] == [2, 1] * 3

@@ -117,7 +117,7 @@ def test_content_between_residual_streams_is_the_latent_form_folded(build):
 def test_every_way_gives_the_same_whatever_its_tiles(build, attention, positions, offsets, monkeypatch):
     if isinstance(attention, MLAConfig) and isinstance(positions, Rotary) and positions.width not in (None, 4):
         pytest.skip("MLA's rotary channel has a width of its own")
-    for name, size in (("TILE_BYTES", 2 * 9 * 8 * 36), ("GROUP_COLUMNS", 5), ("GROUPS", 1), ("STRIP_ROWS", 3)):
+    for name, size in (("TILE_BYTES", 2 * 9 * 8 * 36), ("GROUP_COLUMNS", 5), ("STRIP_ROWS", 3)):
         monkeypatch.setattr(f"headscope.diversity.forms.{name}", size)
     factors = build(attention, positions).factors(0)
     for parts in factors.circuits.values():

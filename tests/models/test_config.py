@@ -14,6 +14,7 @@ from headscope.models import (
     ExpertsConfig,
     FrequencyFactors,
     GroupedConfig,
+    HookedModel,
     LayerChanges,
     LRKVConfig,
     MLAConfig,
@@ -24,6 +25,7 @@ from headscope.models import (
     Rotary,
 )
 from headscope.models.config import Arrangement
+from headscope.models.hooked import n_parameters
 from headscope.models.variant import attention_from_dict, register
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,8 +122,24 @@ REFUSED = {
     "by_layer-1_of_2": (lambda: model(by_layer=(None,)), r"by_layer should have 2 entries.*1"),
     "by_layer-not_one": (lambda: model(by_layer=(None, 3)), r"by_layer\[1\] should be LayerChanges.*3"),
     "by_layer-heads": (
-        lambda: model(by_layer=(None, LayerChanges(attention=grouped(n_kv_heads=2)))),
-        r"by_layer\[1\]\.attention may differ .* window and scale alone",
+        lambda: model(by_layer=(None, LayerChanges(attention=grouped(bias=True)))),
+        r"by_layer\[1\]\.attention may differ .* window, scale, d_head, n_kv_heads alone",
+    ),
+    "by_layer-keys_of_none_before": (
+        lambda: model(by_layer=(LayerChanges(keys_from=1), None)),
+        r"by_layer\[0\]\.keys_from should be an earlier layer",
+    ),
+    "by_layer-keys_of_one_without": (
+        lambda: model(n_layers=3, by_layer=(None, LayerChanges(keys_from=0), LayerChanges(keys_from=1))),
+        r"by_layer\[2\]\.keys_from is 1, which has no keys of its own: name layer 0",
+    ),
+    "by_layer-keys_of_another_shape": (
+        lambda: model(by_layer=(None, LayerChanges(keys_from=0, attention=grouped(n_kv_heads=2)))),
+        r"by_layer\[1\]\.keys_from is 0, whose keys are of another shape or at other positions",
+    ),
+    "by_layer-keys_at_other_positions": (
+        lambda: model(by_layer=(None, LayerChanges(keys_from=0, positions=Rotary(base=9.0)))),
+        r"by_layer\[1\]\.keys_from is 0, whose keys are of another shape or at other positions",
     ),
     "by_layer-learned": (
         lambda: model(positions="learned", by_layer=(None, LayerChanges(positions=Rotary()))),
@@ -300,6 +318,28 @@ def test_json_round_trip(fields: dict[str, Any], data: st.DataObject):
     )
     assert through_json(mixed) == mixed
     assert [mixed.at(layer).attention.window for layer in range(config.n_layers)] == windows
+
+
+def test_layers_that_share_keys_are_described_but_not_built():
+    shared = LayerChanges(keys_from=0)
+    config = model(n_layers=3, by_layer=(None, LayerChanges(attention=grouped(window=3)), shared))
+    assert through_json(config) == config
+    assert [config.keys_of(layer) for layer in range(3)] == [0, 1, 0]
+    assert config.n_layers_with_keys == 2
+    assert config.at(2) == config.at(0)
+    with pytest.raises(ValueError, match="take their keys and values from other layers: 2"):
+        HookedModel(config)
+    alike = config.with_(by_layer=())
+    assert n_parameters(alike) - n_parameters(config) == 2 * 4 * 4 * 16
+    assert config.with_attention(grouped(n_kv_heads=2)).n_layers_with_keys == 3
+
+
+def test_layers_with_heads_of_another_width_are_described_but_not_built():
+    config = model(by_layer=(None, LayerChanges(attention=grouped(d_head=6, n_kv_heads=2))))
+    assert through_json(config) == config
+    assert n_parameters(config) - n_parameters(model()) == 16 * (2 * 4 * 6 + 2 * 2 * 6 - 4 * 4 * 4)
+    with pytest.raises(ValueError, match="heads differ in width or number of groups"):
+        HookedModel(config)
 
 
 @given(model_fields)

@@ -288,6 +288,25 @@ def test_unfolded_forms_read_the_normed_input(config: ModelConfig, build):
         torch.testing.assert_close(form.right.dense(head), attn.W_K[group], rtol=1e-13, atol=1e-13)
 
 
+def test_keys_of_another_layer_are_behind_its_norm(config: ModelConfig, build):
+    """Queries behind one norm and keys behind another: the sides of two layers that have one norm each."""
+    model = build(config)
+    first, second = model.layers
+    if first.ln1 is None:
+        pytest.skip("no norm stands before attention")
+    mixed = second.factors(1, keys_behind=first).circuits
+    own = second.factors(1).circuits
+    others = second.attn.factors(1, first.ln1).circuits
+    for part, forms in mixed["qk"].items():
+        for form, left, right in zip(forms, own["qk"][part], others["qk"][part], strict=True):
+            for head in range(config.attention.n_heads):
+                assert torch.equal(form.left.dense(head), left.left.dense(head))
+                assert torch.equal(form.right.dense(head), right.right.dense(head))
+    for form, left, right in zip(mixed["ov"]["all"], others["ov"]["all"], own["ov"]["all"], strict=True):
+        assert torch.equal(form.left.dense(0), left.left.dense(0))
+        assert torch.equal(form.right.dense(0), right.right.dense(0))
+
+
 def test_factors_share_what_heads_share(matrix, build):
     """One key factor a group, LRKV's base once, MLA's rotary key once."""
     right = {name: build(matrix[name]).factors(0).circuits["qk"] for name in ("gqa", "mqa", "lrkv", "mla")}

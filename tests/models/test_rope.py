@@ -14,6 +14,7 @@ from headscope.models import (
     Llama3Scaling,
     MLAConfig,
     ModelConfig,
+    ProportionalScaling,
     Rotary,
     YarnScaling,
 )
@@ -67,6 +68,10 @@ RULES = {
         YarnScaling(factor=40.0, original_context=4096, truncate=False),
     ),
 }
+
+
+PROPORTIONAL = {"rope_type": "proportional", "partial_rotary_factor": 0.3, "factor": 2.0}
+RULES["proportional"] = (PROPORTIONAL, 1e4, ProportionalScaling(0.3, 2.0))
 
 
 def llama(parameters: dict, base: float, width: int) -> LlamaConfig:

@@ -98,10 +98,12 @@ def click(browser, table, column):
 
 def write(browser, table, column, text):
     """Put text into a filter as a hand would, key by key; return the line below the table."""
+    from selenium.webdriver.common.keys import Keys
+
     script = "return document.querySelectorAll('table')[arguments[0]].tHead.rows[1].cells[arguments[1]].firstChild"
     field = browser.execute_script(script, table, column)
-    field.clear()
-    field.send_keys(text)
+    field.send_keys(Keys.CONTROL, "a")
+    field.send_keys(text or Keys.BACKSPACE)
     script = "return document.querySelectorAll('section.table')[arguments[0]].querySelector('.count').textContent"
     return browser.execute_script(script, table)
 
