@@ -171,6 +171,9 @@ def test_models_that_ship_compare_by_their_record():
     means = hs.report("lrkv", null=2).means().set_index("circuit")
     assert cell(found.runs, "qk_erank_pct_heads", model="lrkv") == pytest.approx(means.loc["qk", "erank_pct_heads"])
     assert found.reach["seeds"].eq(0).all()  # they carry no log
+    shown = CliRunner().invoke(app, ["compare", "mha", "lrkv", "--null", "2"])
+    assert shown.exit_code == 0, shown.output
+    assert f"{record['result']['test']['loss']:.4f}" in shown.output
 
 
 def test_pairs_with_one_seed_in_common_are_not_judged(runs):
