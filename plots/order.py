@@ -23,9 +23,9 @@ def similarity_order(matrix: np.ndarray) -> np.ndarray:
 
     Examples
     --------
-    >>> alike = np.array([[1.0, 0.0, 0.9], [0.0, 1.0, 0.0], [0.9, 0.0, 1.0]])
+    >>> alike = np.array([[1.0, 0.1, 0.8], [0.1, 1.0, 0.2], [0.8, 0.2, 1.0]])
     >>> similarity_order(alike).tolist()
-    [1, 0, 2]
+    [1, 2, 0]
     """
     known = np.flatnonzero(~np.isnan(np.diag(matrix)))
     known = known[~np.isnan(matrix[np.ix_(known, known)]).any(axis=1)]
