@@ -210,7 +210,7 @@ class Report(Result):
     def main_rows(self) -> tuple[pd.DataFrame, str]:
         """Return the ranks beside their null."""
         odd = ["status"] if set(self.table["status"]) - {"ok"} else []
-        shared = ["keys_of"] if (self.table["keys_of"] != self.table["layer"]).any() else []
+        shared = ["keys_of"] if bool((self.table["keys_of"] != self.table["layer"]).any()) else []
         return pd.DataFrame(self.table[[_SHOWN[0], *shared, *_SHOWN[1:], *odd]]), ""
 
     def terminal(self) -> tuple[list[Table], list[str]]:
@@ -223,7 +223,7 @@ class Report(Result):
         found = paged("heatmap", similarity_pages(self.similarity), self.plot_similarity, _SIMILARITY_CAPTION)
         found["effective-rank.png"] = Picture(self.plot, _RANK_CAPTION)
         found["spectra.png"] = Picture(self.plot_spectra, _SPECTRA_CAPTION)
-        if (self.table["n_heads"] > 1).any():
+        if bool((self.table["n_heads"] > 1).any()):
             centred = f"{_SPECTRA_CAPTION} Here what all heads have in common, their mean, is taken away first."
             found["spectra-centred.png"] = Picture(lambda: self.plot_spectra(centred=True), centred)
         return found

@@ -150,7 +150,7 @@ class Ablation(Result):
     def pictures(self) -> dict[str, Picture]:
         """Return the heat map, and the strongest effects with their intervals."""
         drawn = {"effects.png": Picture(self.plot, _CAPTION)}
-        if self.table["effect"].notna().any():
+        if bool(self.table["effect"].notna().any()):
             drawn["intervals.png"] = Picture(self.plot_intervals, _INTERVALS_CAPTION)
         return drawn
 

@@ -137,8 +137,8 @@ class Behaviour(Result):
 
     def _map(self, column: str, title: str, unit: str) -> Figure:
         table = self.table[["layer", "head"]].assign(effect=self.table[column], significant=False)
-        words = {"title": f"{self.title()}: {title}", "unit": unit, "name": column}
-        return figure_of(effect_map(pd.DataFrame(table), marked=False, **words))
+        whole = f"{self.title()}: {title}"
+        return figure_of(effect_map(pd.DataFrame(table), title=whole, unit=unit, name=column, marked=False))
 
 
 def _largest(table: pd.DataFrame, column: str) -> tuple[str, float] | None:

@@ -106,7 +106,7 @@ class Routing(Result):
     def moved(self, count: int) -> pd.DataFrame:
         """Return the pairs of query and key whose weight changes most, with the change."""
         table = self.table.assign(change=self.table["weight_edited"] - self.table["weight"])
-        order = (-table["change"].abs()).sort_values(kind="stable").index
+        order = pd.Series(-table["change"].abs()).sort_values(kind="stable").index
         return pd.DataFrame(table.loc[order[:count]])
 
     def measured(self) -> list[str]:

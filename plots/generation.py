@@ -166,7 +166,7 @@ def looked_map(
     ['b 1']
     """
     style.require(strongest, ("layer", "head", "key_pos", "weight"), row="position")
-    weight = strongest.groupby("key_pos")["weight"].sum().sort_values(ascending=False, kind="stable")
+    weight = pd.Series(strongest.groupby("key_pos")["weight"].sum()).sort_values(ascending=False, kind="stable")
     shown = sorted(weight.index[:MAX_NAMES])
     rows = _of_layers(strongest, layers)
     # Behind the last position stands the sum of what is not shown.
@@ -183,7 +183,7 @@ def looked_map(
         panel.hlines(np.arange(1, len(heads)), 0, grid.shape[1], color="0.85", linewidth=0.6, zorder=0)
     if left_out:
         panel.axvline(len(shown), color="0.35", linewidth=0.5)
-    names = [f"{visible(tokens[place])} {place}" for place in shown] + [f"{left_out} others"] * bool(left_out)
+    names = [f"{visible(str(tokens[int(place)]))} {place}" for place in shown] + [f"{left_out} others"] * bool(left_out)
     name_cells(panel.xaxis, names, len(names), fontsize=7, rotation=90, family="monospace")
     panel.set_xlabel(_looked_label(len(shown), left_out, len(tokens)))
     return panel

@@ -111,7 +111,7 @@ def _strongest(table: pd.DataFrame, top: int) -> tuple[pd.DataFrame, int]:
     known = pd.DataFrame(rows[np.isfinite(rows["effect"])])
     if known.empty:
         raise ValueError("the table has no effect: there is nothing to draw")
-    order = (-known["effect"].abs()).sort_values(kind="stable").index
+    order = pd.Series(-known["effect"].abs()).sort_values(kind="stable").index
     return pd.DataFrame(known.loc[order[:top]]), max(0, len(known) - top)
 
 
@@ -141,7 +141,7 @@ def _name(row: dict[Any, Any]) -> str:
 
 
 def _which(rows: pd.DataFrame, left_out: int, cell: str) -> str:
-    cells = "layer" if (rows["head"] == -1).all() else cell
+    cells = "layer" if bool((rows["head"] == -1).all()) else cell
     if not left_out:
         return f"{cells}, by size of effect"
     return f"{cells}: the {len(rows)} largest effects of {len(rows) + left_out}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import seaborn as sns
@@ -54,10 +55,12 @@ def heat_map(
     edged
         Whether to draw lines between cells, unless these are so small that lines would be all there is to see.
     """
-    lines = {"linewidths": 0.6, "linecolor": "white"} if edged and max(values.shape) <= MOST_EDGED else {}
-    sides = {"xticklabels": False, "yticklabels": False}
-    bars = {"cbar_kws": {"label": label, **_bar_size(ax)}} if bar else {}
-    scale = {"vmin": limits[0], "vmax": limits[1], "cmap": cmap}
+    lines: dict[str, Any] = (
+        {"linewidths": 0.6, "linecolor": "white"} if edged and max(values.shape) <= MOST_EDGED else {}
+    )
+    sides: dict[str, Any] = {"xticklabels": False, "yticklabels": False}
+    bars: dict[str, Any] = {"cbar_kws": {"label": label, **_bar_size(ax)}} if bar else {}
+    scale: dict[str, Any] = {"vmin": limits[0], "vmax": limits[1], "cmap": cmap}
     sns.heatmap(values, ax=ax, cbar=bar, rasterized=True, **scale, **bars, **lines, **sides)
     ax.set_facecolor(style.UNDEFINED_FACE if hatched else "white")
     if hatched and np.isnan(values).any():
@@ -74,12 +77,12 @@ def _bar_size(ax: Axes) -> dict[str, float]:
     return {"fraction": 0.06, "pad": 0.02, "shrink": length / height, "aspect": max(length / BAR_WIDTH, 4.0)}
 
 
-def name_cells(axis: Axis, names: Sequence[str], most: int, **options: object) -> int:
+def name_cells(axis: Axis, names: Sequence[str], most: int, **options: Any) -> int:
     """Name rows or columns at their middles, at most so many; return the stride at which they are named."""
     needed = math.ceil(len(names) / most)
     stride = next(step * scale for scale in (1, 10, 100, 1000, 10_000) for step in STRIDES if step * scale >= needed)
     places = np.arange(0, len(names), stride)
-    axis.set_ticks(places + 0.5, [names[place] for place in places], **options)
+    axis.set_ticks(places + 0.5, [names[int(place)] for place in places], **options)
     return stride
 
 

@@ -207,14 +207,14 @@ def _blocks(matrices: Mapping[Key, np.ndarray]) -> dict[tuple[str, str], list[Ke
     return {name: sorted((key for key in matrices if key[:2] == name), key=lambda key: key[2]) for name in names}
 
 
-def _draw_map(ax: Axes, matrix: np.ndarray, scale: _Scale) -> AxesImage:
+def _draw_map(ax: Axes, matrix: np.ndarray, scale: Scale) -> AxesImage:
     diagonal = np.eye(len(matrix), dtype=bool)
     undefined = np.isnan(matrix)
     # What no image covers shows the panel's own hatched background.
     ax.patch.set(facecolor=style.UNDEFINED_FACE, edgecolor=style.UNDEFINED_HATCH, hatch="//////", linewidth=0)
     shown = np.ma.masked_array(matrix, mask=diagonal | undefined)
     # Cells keep their edges: smoothed, a masked one would let the background through beside it.
-    crisp = {"interpolation": "nearest"}
+    crisp: dict[str, Any] = {"interpolation": "nearest"}
     image = ax.imshow(shown, cmap=style.DIVERGING, vmin=-scale.limit, vmax=scale.limit, **crisp)
     grey = np.ma.masked_array(np.ones_like(matrix), mask=~diagonal | undefined)
     ax.imshow(grey, cmap=ListedColormap([style.DIAGONAL]), **crisp)

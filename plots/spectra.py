@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.patheffects import Normal, Stroke
+from matplotlib.ticker import MaxNLocator
 
 from . import style
 from .maps import every, heat_map, name_cells
@@ -84,7 +86,7 @@ def spectra(table: pd.DataFrame, *, title: str = "", ax: OnAxes = None) -> np.nd
         pair[1].set_title(f"{name}: running sum", fontsize=11)
         (_draw_maps if maps else _draw_lines)(pair, here, layers)
     lacking = "A layer without a spectrum is hatched." if maps else "A layer without a spectrum has no line."
-    add_legend(panels, legend_entries(panels), lacking if rows["share"].isna().any() else "", own=ax is None)
+    add_legend(panels, legend_entries(panels), lacking if bool(rows["share"].isna().any()) else "", own=ax is None)
     return np.array(panels, dtype=object)
 
 
@@ -129,7 +131,7 @@ def _draw_lines(pair: Sequence[Axes], rows: pd.DataFrame, layers: Sequence[int])
                 ax.plot(places, line, label="null: mean over draws", **thick)
         ax.set_xlim(0.5, len(places) + 0.5)
         ax.set_xlabel("component, largest first")
-        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.grid(axis="y", color="0.9", linewidth=0.6)
         sns.despine(ax=ax)
     share, summed = pair
@@ -149,8 +151,8 @@ def _draw_maps(pair: Sequence[Axes], rows: pd.DataFrame, layers: Sequence[int]) 
     known = np.abs(even[np.isfinite(even)])
     # A component near zero would fade all others: beyond a sixteenth of an even share the colour stays.
     limit = min(float(known.max()), 4.0) if known.size and known.max() > 0 else 1.0
-    bare = {"edged": False}  # edges would hide the line through the components that reach 90 %
-    look = {"label": "share, × an even one", "cmap": style.DIVERGING}
+    bare: dict[str, Any] = {"edged": False}  # edges would hide the line through the components that reach 90 %
+    look: dict[str, Any] = {"label": "share, × an even one", "cmap": style.DIVERGING}
     mesh = heat_map(pair[0], even, limits=(-limit, limit), **look, **bare)
     _say_powers(mesh.colorbar, limit)
     heat_map(pair[1], summed, limits=(0.0, 100.0), label="running sum (%)", **bare)

@@ -143,8 +143,8 @@ class Needle(Result):
         """Draw who looks at a needle so many tokens back."""
         rows = pd.DataFrame(self.table[self.table["distance"] == distance])
         rows = rows.assign(significant=rows["significant"] & (rows["effect"] > 0))  # who finds it, as in the table
-        words = {"title": f"{self.title()}, {distance} tokens back", "unit": "share", "name": "attention above even"}
-        return figure_of(effect_map(rows, ax=ax, **words))
+        title = f"{self.title()}, {distance} tokens back"
+        return figure_of(effect_map(rows, title=title, unit="share", name="attention above even", ax=ax))
 
 
 def needle(

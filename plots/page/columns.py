@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from typing import Any, Literal
@@ -17,6 +19,8 @@ LONGEST = 300
 SIGNIFICANT = 4
 """Digits of the largest value of a column."""
 MOST_DECIMALS = 6
+_UNSEEN = re.compile(r"\A\Z|\A[ \xa0]|[ \xa0]\Z|[\x00-\x1f]")
+"""What the eye would miss: no text, spaces at its ends, new lines. Such texts are shown in quotes, with escapes."""
 GROUPED, SCIENTIFIC = 10_000, 1e9
 """From where on digits are grouped, and from where on a power of ten is written."""
 EXACT = 2**53
@@ -66,7 +70,9 @@ class Column:
             return number(value, self.decimals)
         if self.kind == "bool":
             return "yes" if value else "no"
-        return value if len(value) <= LONGEST else f"{value[:LONGEST]}… ({len(value):,} characters)"
+        text = value[:LONGEST]
+        text = json.dumps(text, ensure_ascii=False) if _UNSEEN.search(text) else text
+        return text if len(value) <= LONGEST else f"{text}… ({len(value):,} characters)"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the column for strict JSON: infinities are written out, since JSON has none."""

@@ -2,6 +2,7 @@
 // Tables that sort and filter. Rows are data; a leaf of them is in the page, and every cell is written as text.
 (() => {
   const MISSING = "–", LONGEST = 300, GROUPED = 1e4, SCIENTIFIC = 1e9;
+  const UNSEEN = /^$|^[ \xa0]|[ \xa0]$|[\x00-\x1f]/;
   const SIZES = [20, 100, 500];
   const HINTS = {
     number: "> 0.5, <= 2, 1..3, != 0, or – for missing values; several conditions must all hold",
@@ -32,9 +33,9 @@
     if (column.kind === "number") return number(value, column.decimals);
     if (column.kind === "bool") return value ? "yes" : "no";
     const letters = value.length > LONGEST ? [...value] : [];
-    return letters.length > LONGEST
-      ? `${letters.slice(0, LONGEST).join("")}… (${grouped(String(letters.length))} characters)`
-      : value;
+    const text = letters.length > LONGEST ? letters.slice(0, LONGEST).join("") : value;
+    const seen = UNSEEN.test(text) ? JSON.stringify(text) : text;
+    return letters.length > LONGEST ? `${seen}… (${grouped(String(letters.length))} characters)` : seen;
   }
 
   function compare(column) {

@@ -23,6 +23,7 @@ from headscope.diversity.settings import Settings
 from headscope.models import GroupedConfig, LayerChanges, LRKVConfig, MLAConfig, Rotary
 from headscope.models.attention import build_attention
 from headscope.models.layers import parse_layers
+from matplotlib.figure import Figure
 
 
 def _number(text: str) -> float | str:
@@ -294,7 +295,7 @@ def test_figures_come_from_the_same_result(model):
     assert result.plot(ax=figure.subplots(1, 2)) is figure
     assert {len(ax.lines) > 0 for ax in figure.axes} == {True}
     with pytest.raises(IndexError, match="layer 9 does not exist"):
-        result.plot_similarity(layers="9")
+        result.plot_similarity(layers=[9])
     assert "<table" in result._repr_html_()
     assert "effective rank" in repr(result)
 

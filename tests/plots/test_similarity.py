@@ -363,7 +363,7 @@ def test_no_page_holds_more_than_it_shows_well(n_heads):
         assert figure.get_figheight() <= 22
 
 
-def test_layers_and_orders_that_are_not_there_are_named():
+def test_layers_and_orders_that_are_not_there_are_named(unchecked):
     with pytest.raises(ValueError, match=r"layers should be among \[0, 1\] but got \[2\]"):
         head_similarity(layers(4, 2), layers=[2])
     with pytest.raises(ValueError, match="order should be one of .* but got 'size'"):
