@@ -10,6 +10,7 @@ The verbs:
 - `over_training`: the same over the saved steps of a training run;
 - `convert`: a trained model into another attention variant;
 - `compare`: models that were trained alike, side by side;
+- `explore`: a picture of a result or a model with choices beside it, for notebooks;
 - `budget`, `audit`: what a variant costs before anyone trains it; what printed figures cannot be true together;
 - `load`: a checkpoint as a hooked model, with TransformerLens's interface;
 - `open_checkpoint`, `save`: weights on disk, lazily by layer or whole.
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .conversion import Conversion, convert
     from .diversity import Offsets, Report, Trajectory, over_training, report
     from .errors import CheckpointError, HeadscopeError, TokenizerError
+    from .exploring import Explorer, explore
     from .interventions import Ablation, Routing, ablate, routing
     from .models import (
         FrequencyFactors,
@@ -55,6 +57,7 @@ _WHERE = {
     ".checkpoints.opening": ("load",),
     ".conversion": ("Conversion", "convert"),
     ".diversity": ("Offsets", "Report", "Trajectory", "over_training", "report"),
+    ".exploring": ("Explorer", "explore"),
     ".interventions": ("Ablation", "Routing", "ablate", "routing"),
     ".errors": ("CheckpointError", "HeadscopeError", "TokenizerError"),
     ".models": (
@@ -84,6 +87,7 @@ __all__ = [
     "CheckpointError",
     "Comparison",
     "Conversion",
+    "Explorer",
     "FrequencyFactors",
     "GroupedConfig",
     "HeadscopeError",
@@ -110,6 +114,7 @@ __all__ = [
     "budget",
     "compare",
     "convert",
+    "explore",
     "load",
     "needle",
     "open_checkpoint",

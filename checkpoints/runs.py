@@ -1,7 +1,8 @@
 """A training run as others read it: its saved steps, its log and its record.
 
-Read are the runs of ``headscope train`` (``run.json``, ``log.csv``, ``steps/step-000200/``) and, for their saved steps
-alone, directories of Hugging Face's trainer (``checkpoint-200/``).
+Read are the runs of ``headscope train`` (``run.json``, ``log.csv``, ``steps/step-000200/``), checkpoints that were made
+of one to be handed on (their ``config.json`` holds the run's record; no log), and, for their saved steps alone,
+directories of Hugging Face's trainer (``checkpoint-200/``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from ..errors import CheckpointError
+from .reference import reference_models
 from .store import read_json
 
 _STEP = re.compile(r"(?:step|checkpoint)-(\d+)")
@@ -91,3 +93,29 @@ def open_run(directory: str | os.PathLike[str]) -> TrainingRun:
         result=read_json(finished) if finished.exists() else None,
         steps=steps,
     )
+
+
+def carried_run(path: str | os.PathLike[str]) -> TrainingRun | None:
+    """Return the run whose record a checkpoint carries, without a log and with the checkpoint as its last step.
+
+    Parameters
+    ----------
+    path
+        Directory of a checkpoint made to be handed on, or, if there is none of that name, the name of a model that
+        ships.
+
+    Returns
+    -------
+    TrainingRun
+        None if it is no such checkpoint.
+    """
+    root = Path(path).expanduser()
+    root = root if root.exists() else reference_models().get(str(path), root)
+    config = root / "config.json"
+    stored = read_json(config) if config.exists() else {}
+    record = stored.get("record") or {}
+    if not {"recipe", "result"} <= record.keys():
+        return None
+    described = {**record, "model": stored["model"]}
+    steps = {int(record["recipe"]["steps"]): root}
+    return TrainingRun(path=root, record=described, log=pd.DataFrame(), result=described.pop("result"), steps=steps)

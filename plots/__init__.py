@@ -22,12 +22,15 @@ from .effects import effect_map
 from .generation import head_pages, looked_map, step_map
 from .intervals import effect_intervals
 from .notebook import show_figures
+from .one_layer import one_layer
 from .over_training import over_training
+from .pattern import attention_pattern
 from .routing import routing_maps
 from .similarity import head_similarity, similarity_pages
 from .spectra import spectra
 
 __all__ = [
+    "attention_pattern",
     "cache_against_rank",
     "effect_intervals",
     "effect_map",
@@ -36,6 +39,7 @@ __all__ = [
     "head_similarity",
     "looked_map",
     "loss_against_cache",
+    "one_layer",
     "over_training",
     "paper_loss",
     "routing_maps",

@@ -161,7 +161,9 @@ def _reach_table(name: str, reach: pd.DataFrame) -> Table:
 def _reached(row: dict[str, Any] | None) -> str:
     if row is None:
         return ""
-    if row["reached"] < row["seeds"] or not row["seeds"]:
+    if not row["seeds"]:
+        return "–"
+    if row["reached"] < row["seeds"]:
         return f"{row['reached']} of {row['seeds']}"
     return f"{row['step_mean']:.0f} ({row['saved_pct']:.0f} % saved)"
 

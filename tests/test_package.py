@@ -19,6 +19,7 @@ ROOMS = (
     "checkpoints",
     "conversion",
     "diversity",
+    "exploring",
     "interventions",
     "kernels",
     "plots",
@@ -127,6 +128,7 @@ def test_imports_point_one_way():
         "models": {"models", "kernels", "errors"},
         "checkpoints": {"checkpoints", "models", "errors", "results"},
         "diversity": {"diversity", "checkpoints", "models", "plots", "errors", "results", "unfinished"},
+        "exploring": {"exploring", "checkpoints", "diversity", "models", "plots", "probing", "results"},
     }
     for room, may in allowed.items():
         for path in (ROOT / room).rglob("*.py"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pandas as pd
 
-from ..checkpoints.runs import TrainingRun, open_run
+from ..checkpoints.runs import TrainingRun, carried_run, open_run
 from ..diversity import Offsets
 from ..diversity.settings import Progress
 from ..models.config import ModelConfig
@@ -116,11 +116,17 @@ class Comparison(Result):
             return [f"Same {control}: a single seed says nothing about the spread, so no difference can be judged."]
         apart = [_pair(row) for row in known if row["p_holm"] < 0.05]
         inside = [_pair(row) for row in known if not row["p_holm"] < 0.05]
-        rule = f"paired by seed, n={known[0]['seeds']}, Holm over {len(known)} pairs, 5 %"
-        return [
+        fewest, most = (pick(row["seeds"] for row in known) for pick in (min, max))
+        n = f"n={fewest}" if fewest == most else f"n={fewest}–{most}"
+        rule = f"paired by seed, {n}, Holm over {len(known)} pairs, 5 %"
+        lines = [
             f"Same {control}, apart by more than the seeds' spread ({rule}): {'; '.join(apart) or 'no pair'}.",
             f"Same {control}, inside the seeds' spread: {'; '.join(inside) or 'no pair'}.",
         ]
+        if few := len(found) - len(known):
+            pairs = "1 pair has" if few == 1 else f"{few} pairs have"
+            lines.append(f"Same {control}, not judged: {pairs} fewer than two seeds in common.")
+        return lines
 
     def measured(self) -> list[str]:
         """Return what the same test split costs without a network."""
@@ -172,7 +178,9 @@ def compare(
     Parameters
     ----------
     runs
-        Directories of finished runs, what `keep` kept of them, or trajectories, whose runs they then are.
+        Directories of finished runs, what `keep` kept of them, trajectories, whose runs they then are, or checkpoints
+        that carry their run's record, as the models that ship do, by directory or name (``"lrkv"``); these have no log,
+        and count for nothing in `reach`.
     offsets, null
         As for `report`, which measures each run's last step.
     out
@@ -247,7 +255,7 @@ _RULES = {
 
 
 def _opened(path: str | os.PathLike[str]) -> TrainingRun:
-    run = open_run(path)
+    run = carried_run(path) or open_run(path)
     if not run.record:
         raise TrainingError(f"{path} has no run.json: only runs of headscope train are compared")
     if run.result is None:
@@ -375,7 +383,8 @@ def _reach(by_control: pd.DataFrame, curves: dict[str, pd.DataFrame]) -> pd.Data
         models = list(dict.fromkeys(runs["model"]))
         for model in models:
             for baseline in (other for other in models if other != model):
-                seeds = sorted(s for m, s in paths if m == model and (baseline, s) in paths)
+                both = (s for m, s in paths if m == model and (baseline, s) in paths)
+                seeds = sorted(s for s in both if all(len(curves[paths[m, s]]) for m in (model, baseline)))
                 steps = [_steps_to(curves[paths[model, s]], curves[paths[baseline, s]]) for s in seeds]
                 mean = mean_interval(steps)
                 reached = sum(not math.isnan(step) for step in steps)

@@ -160,6 +160,28 @@ def test_a_single_seed_has_no_interval_and_judges_nothing(runs):
     assert set(found.table["control"]) == {"backbone"}
 
 
+def test_models_that_ship_compare_by_their_record():
+    """By name and by directory: what their configuration says they scored, and a report of their own weights."""
+    from headscope.checkpoints.reference import ROOT
+
+    found = compare(["mha", ROOT / "lrkv"], null=2)
+    for name in ("mha", "lrkv"):
+        record = json.loads((ROOT / name / "config.json").read_text())["record"]
+        assert cell(found.runs, "loss", model=name) == record["result"]["test"]["loss"]
+    means = hs.report("lrkv", null=2).means().set_index("circuit")
+    assert cell(found.runs, "qk_erank_pct_heads", model="lrkv") == pytest.approx(means.loc["qk", "erank_pct_heads"])
+    assert found.reach["seeds"].eq(0).all()  # they carry no log
+    shown = CliRunner().invoke(app, ["compare", "mha", "lrkv", "--null", "2"])
+    assert shown.exit_code == 0, shown.output
+    assert f"{record['result']['test']['loss']:.4f}" in shown.output
+
+
+def test_pairs_with_one_seed_in_common_are_not_judged(runs):
+    found = compare([runs["mha-0"], runs["mha-1"], runs["mqa-0"], runs["lrkv-0"], runs["lrkv-1"]], null=0)
+    assert "n=2, Holm over 1 pairs" in found.reading()
+    assert "not judged: 2 pairs have fewer than two seeds in common" in found.reading()
+
+
 def test_the_command_prints_tables_of_a_terminals_width(runs):
     result = CliRunner().invoke(app, ["compare", *map(str, runs.values()), "--null", "2"])
     assert result.exit_code == 0, result.output
