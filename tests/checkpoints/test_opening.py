@@ -170,7 +170,7 @@ WHOLE: dict[str, tuple[Spoil, str]] = {
     "odd_act": (lambda d: change(d, hidden_act=["silu"]), r"config.json: the activation should be .* is \['silu'\]"),
     "unknown_rope": (
         lambda d: change(d, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
-        r"config.json: rope_type should be default, linear, llama3, yarn or longrope but is 'dynamic'",
+        r"config.json: rope_type should be default, linear, llama3, yarn, longrope or proportional but is 'dynamic'",
     ),
     "rope_without_factor": (
         lambda d: change(d, rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}),
