@@ -49,8 +49,8 @@ class Result(ABC):
     record
         What was measured and how, ready for strict JSON.
     source
-        What was measured: the path or the name that the verb was given, or the model itself. Every verb takes a result
-        in place of a source, and measures the same. None where there is no one source.
+        What a further verb measures that is given the result: the path, name, checkpoint or model that this one was
+        measured on; of a conversion, what came out; of a trajectory, its run. None where there is no one source.
     """
 
     table: pd.DataFrame

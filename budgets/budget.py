@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.checkpoint import Checkpoint, Layout
 from ..checkpoints.opening import Source, open_checkpoint, read_config
 from ..models.config import ModelConfig
 from ..models.grouped import GroupedConfig
@@ -92,7 +93,7 @@ def budget(
         ),
         record={
             "kind": "budget",
-            "source": str(model or paper.DEFAULT) if isinstance(model, str | os.PathLike | None) else None,
+            "source": _named(model),
             "models": {name: config.to_dict() for name, config in models.items()},
             "element_bytes": element_bytes,
             "rank_multiple": rank_multiple,
@@ -103,6 +104,7 @@ def budget(
             "units": "bytes (MiB: 2**20), seconds, elements a token and layer, percent of MHA with the same heads",
             "versions": {"headscope": version("headscope")},
         },
+        source=model if isinstance(model, str | os.PathLike | Checkpoint | HookedModel) else None,
     )
     if out is not None:
         result.save(out)
@@ -123,7 +125,9 @@ def _models(model: Any) -> tuple[dict[str, ModelConfig], list[str]]:
     if model is None:
         note = f"No model was named: these are the LRKV paper's {paper.DEFAULT} models (--preset {paper.DEFAULT})."
         return paper.preset_models(paper.DEFAULT), [note, PRESET_NOTE]
-    if isinstance(model, Checkpoint | HookedModel):
+    if isinstance(model, Checkpoint):
+        return _of_layout(model.layout, Path(model.path).name)
+    if isinstance(model, HookedModel):
         model = model.config
     if isinstance(model, ModelConfig):
         return {"model": model}, _left_out("model", model)
@@ -135,9 +139,17 @@ def _models(model: Any) -> tuple[dict[str, ModelConfig], list[str]]:
         return paper.preset_models(model), [PRESET_NOTE]
     text = str(model)
     if text.endswith(".json"):
-        layout, name = read_config(text), Path(text).stem
-    else:
-        layout, name = open_checkpoint(text).layout, Path(text).resolve().name
+        return _of_layout(read_config(text), Path(text).stem)
+    return _of_layout(open_checkpoint(text).layout, Path(text).resolve().name)
+
+
+def _named(model: Any) -> str | None:
+    if isinstance(model, Checkpoint):
+        return str(model.path)
+    return str(model or paper.DEFAULT) if isinstance(model, str | os.PathLike | None) else None
+
+
+def _of_layout(layout: Layout, name: str) -> tuple[dict[str, ModelConfig], list[str]]:
     notes = [] if layout.report_only is None else [f"{name}: {layout.report_only}."]
     return {name: layout.config}, notes + _left_out(name, layout.config)
 
@@ -162,11 +174,12 @@ def _left_out(name: str, config: ModelConfig) -> list[str]:
 
 
 def _require_alike(name: str, config: ModelConfig) -> None:
-    widths = {config.at(layer).attention.cache_width() for layer in range(config.n_layers)}
-    if len(widths) > 1:
+    kinds = {replace(config.at(layer).attention, window=None, scale=None) for layer in range(config.n_layers)}
+    if len(kinds) > 1:
+        widths = ", ".join(map(str, sorted({kind.cache_width() for kind in kinds})))
         raise ValueError(
-            f"{name}: its layers leave {', '.join(map(str, sorted(widths)))} elements a token: a budget counts models "
-            "whose layers all keep as much"
+            f"{name}: its layers differ in the width or number of heads and groups (they leave {widths} elements a "
+            "token): a budget counts models whose layers are alike"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Callable, Collection
@@ -203,7 +204,7 @@ def _load_tokenizer(directory: Path, gguf_file: str | None = None) -> Any:
 
 @overload
 def load(
-    path: str | os.PathLike[str] | Result,
+    path: Source,
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
@@ -213,7 +214,7 @@ def load(
 
 @overload
 def load(
-    path: str | os.PathLike[str] | Result,
+    path: Source,
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
@@ -222,7 +223,7 @@ def load(
 
 
 def load(
-    path: str | os.PathLike[str] | Result,
+    path: Source,
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
@@ -233,7 +234,8 @@ def load(
     Parameters
     ----------
     path, dtype, device
-        What to load (or a result, for what it was measured on), the type to compute in, and where.
+        What to load, the type to compute in, and where. Of an opened checkpoint or a result, what that stands for; a
+        model in memory is returned itself, or a copy of it where type or place are asked for.
     bridge
         Load through TransformerLens's bridge instead: any causal model that transformers knows. A warning says what
         such a model lacks beside the wrapper.
@@ -244,11 +246,16 @@ def load(
     >>> model = hs.load("smollm2")  # doctest: +SKIP
     >>> logits, cache = model.run_with_cache("The capital of France is")  # doctest: +SKIP
     """
-    place = source_of(path)
-    if isinstance(place, HookedModel):
-        return place.to(device=device, dtype=dtype)
     if not bridge:
-        return open_checkpoint(place).load(dtype, device)
+        opened = opened_source(path)
+        if isinstance(opened, Checkpoint):
+            return opened.load(dtype, device)
+        if dtype is None and device is None:
+            return opened
+        return copy.deepcopy(opened).to(device=device, dtype=dtype)  # what others hold stays as it is
+    place = source_of(path)
+    if not isinstance(place, str | os.PathLike):
+        raise ValueError(f"the bridge loads a path or a hub model, but got a {type(place).__name__}")
     model, _ = load_bridge(place, dtype=dtype)
     warnings.warn(f"{place} is loaded {LACKS}", stacklevel=2)
     return model if device is None else model.to(device)

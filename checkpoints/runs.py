@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from ..errors import CheckpointError
+from ..results import Result, source_of
 from .reference import reference_models
 from .store import read_json
 
@@ -67,14 +68,17 @@ def is_run(path: str | os.PathLike[str]) -> bool:
     return (root / "run.json").exists() or (bool(saved_steps(root)) and not (root / "config.json").exists())
 
 
-def open_run(directory: str | os.PathLike[str]) -> TrainingRun:
-    """Read a training run.
+def open_run(run: str | os.PathLike[str] | Result) -> TrainingRun:
+    """Read a training run: a directory, or what a result followed.
 
     Raises
     ------
     CheckpointError
         If there is no such directory, it holds neither a saved step nor a run's record, or a file cannot be read.
     """
+    directory = source_of(run)
+    if not isinstance(directory, str | os.PathLike):
+        raise ValueError(f"a training run is named by its directory, but got a {type(directory).__name__}")
     root = Path(directory).expanduser()
     if not root.is_dir():
         raise CheckpointError(f"{directory} does not exist: expected the directory of a training run")

@@ -20,10 +20,10 @@ Html = Annotated[
 
 def claim(out: Path | None, html: Path | None = None) -> None:
     """Make the directory to save to: a place that cannot be written to is better known before the work."""
-    if out is not None:
-        out.expanduser().mkdir(parents=True, exist_ok=True)
     if html is not None:
         _claim_file(html.expanduser())
+    if out is not None:
+        out.expanduser().mkdir(parents=True, exist_ok=True)
 
 
 def _claim_file(path: Path) -> None:
@@ -31,7 +31,7 @@ def _claim_file(path: Path) -> None:
         raise ValueError(f"--html should be a file but {path} is a directory: try {path / 'page.html'}")
     if not path.parent.is_dir():
         raise ValueError(f"--html {path} cannot be written: there is no directory {path.parent}")
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}.claimed")
     try:
         part.touch()
     except OSError as error:

@@ -19,7 +19,7 @@ from ..models.layers import parse_layers
 from ..plots import over_training as draw_over_training
 from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import over_training_table
-from ..results import Picture, Result, source_of
+from ..results import Picture, Result
 from ..unfinished import Unfinished
 from .offsets import Offsets
 from .result import COLUMNS as LAYER_COLUMNS
@@ -168,7 +168,7 @@ def over_training(
     [0, 0]
     """
     settings = Settings.parse(circuit, offsets, definition, null, fold_norm)
-    found = open_run(source_of(run))
+    found = open_run(run)
     if not found.steps:
         raise CheckpointError(
             f"{found.path} holds the record of a run without its weights: there are no steps to follow"

@@ -227,8 +227,11 @@ class Report(Result):
 
     def pictures(self) -> dict[str, Picture]:
         """Return a report's figures: similarities (on pages, if there are many), effective rank, spectra."""
-        found = paged("heatmap", similarity_pages(self.similarity), self.plot_similarity, _SIMILARITY_CAPTION)
+        pages = similarity_pages(self.similarity) if self.similarity else []  # what is kept of a run holds none
+        found = paged("heatmap", pages, self.plot_similarity, _SIMILARITY_CAPTION)
         found["effective-rank.png"] = Picture(self.plot, _RANK_CAPTION)
+        if not self.similarity:
+            return found
         found["spectra.png"] = Picture(self.plot_spectra, _SPECTRA_CAPTION)
         if bool((self.table["n_heads"] > 1).any()):
             centred = f"{_SPECTRA_CAPTION} Here what all heads have in common, their mean, is taken away first."

@@ -99,10 +99,11 @@ def _forms(source: Reportable, start: dict[str, Any]) -> Explorer:
         return {block_title(*key): matrix for key, matrix in settings.similarities(factors(layer)).items()}
 
     def draw(layer: int, circuit: str, offset: int | None = None) -> Figure:
-        return _draw_layer(measured(layer, offset)[circuit], layer, circuit, str(offset).lower())
+        turns = source.config.at(layer).rotary is not None
+        return _draw_layer(measured(layer, offset)[circuit], layer, circuit, str(offset).lower() if turns else "none")
 
     choices: dict[str, Any] = {"layer": range(source.config.n_layers), "circuit": list(measured(0, None))}
-    if source.config.rotary is not None:
+    if any(source.config.at(layer).rotary is not None for layer in range(source.config.n_layers)):
         n_ctx = source.config.n_ctx
         far = (NEAR << i for i in range(n_ctx.bit_length()))
         choices["offset"] = [*range(min(NEAR, n_ctx)), *(distance for distance in far if distance < n_ctx)]
@@ -123,6 +124,8 @@ def _draw_layer(similarity: np.ndarray, layer: int, circuit: str, distance: str)
 @torch.no_grad()
 def _patterns(model: HookedModel, text: str, start: dict[str, Any]) -> Explorer:
     tokens = model.to_tokens(text)
+    if not 0 < tokens.shape[1] <= model.config.n_ctx:
+        raise ValueError(f"text should have between 1 and n_ctx {model.config.n_ctx} tokens but has {tokens.shape[1]}")
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
     _, cache = model.run_with_cache(tokens, return_type=None, names_filter=names)
     patterns = [cache[name][0].float().cpu().numpy() for name in names]

@@ -71,7 +71,7 @@ def effect_map(
     panel = new_panels(1, columns=1, size=size, title=title) if ax is None else given_panels(ax, 1, "map")
     (drawn,) = panel
     if ax is not None:
-        drawn.set_title(title, fontsize=10, wrap=True)
+        drawn.set_title(style.no_formula(title), fontsize=10, wrap=True)
     limits = _limits(values)
     heat_map(drawn, values, limits=limits, label=f"{name} ({unit})", cmap=style.DIVERGING)
     if not (values < 0).any():

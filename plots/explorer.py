@@ -102,8 +102,8 @@ class Explorer:
 
         def redraw(_: Any) -> None:
             choice = {name: control.value for name, control in controls.items()}
+            figure = self(**choice)
             self.chosen = choice
-            figure = self()
             picture.width, picture.value = _width(figure), _png(figure)
 
         for control in controls.values():

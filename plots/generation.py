@@ -227,7 +227,7 @@ def _panel(ax: OnAxes, title: str, heads: Heads, table: pd.DataFrame, columns: i
         title = f"{title} ({some} of {there[0]}–{there[-1]})".strip()
     if ax is not None:
         (panel,) = given_panels(ax, 1, "map")
-        panel.set_title(title, fontsize=10, wrap=True)
+        panel.set_title(style.no_formula(title), fontsize=10, wrap=True)
         return panel
     size = min(max(6.0, 0.2 * columns + 2.6), 18), min(max(3.2, 0.19 * len(heads) + 2.2), 18)
     return new_panels(1, columns=1, size=size, title=title)[0]
@@ -264,5 +264,5 @@ def _name_tokens(ax: Axes, tokens: Sequence[str], what: str, together: int) -> N
 
 def visible(token: str) -> str:
     """Return a token's text with its white space to be seen, and no character that a font takes for a formula."""
-    shown = token.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣").replace("$", r"\$")
-    return shown if len(shown) <= 14 else f"{shown[:13]}…"
+    shown = token.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
+    return style.no_formula(shown if len(shown) <= 14 else f"{shown[:13]}…")

@@ -66,8 +66,7 @@ def heat_map(
     if hatched and np.isnan(values).any():
         ax.patch.set(hatch=HATCH, edgecolor=style.UNDEFINED_HATCH, linewidth=0)
     ax.tick_params(length=2, width=0.6)
-    (mesh,) = (found for found in ax.collections if isinstance(found, QuadMesh))
-    return mesh
+    return [found for found in ax.collections if isinstance(found, QuadMesh)][-1]
 
 
 def _bar_size(ax: Axes) -> dict[str, float]:

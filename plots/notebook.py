@@ -11,18 +11,24 @@ from matplotlib.figure import Figure
 def show_figures() -> None:
     """Let IPython, where this is it, show figures as pictures; what it has for them already stays.
 
-    Elsewhere it learns that when pyplot is imported or ``%matplotlib inline`` is run. headscope does neither, so that
-    without this a figure would be shown as ``<Figure size 800x600 with 9 Axes>``.
+    Elsewhere it learns that from ``%matplotlib inline``. headscope chooses no backend, so that without this a figure,
+    the user's own too, would be shown as ``<Figure size 800x600 with 9 Axes>``.
     """
     ipython = sys.modules.get("IPython")
     shell: Any = None if ipython is None else ipython.get_ipython()
     if shell is None:
         return
-    pictures = shell.display_formatter.formatters["image/png"]
+    formatters = shell.display_formatter.formatters
+    if not any(_knows(each) for name, each in formatters.items() if name.startswith("image/")):
+        formatters["image/png"].for_type(Figure, _picture)
+
+
+def _knows(formatter: Any) -> bool:
     try:
-        pictures.lookup_by_type(Figure)
+        formatter.lookup_by_type(Figure)
     except KeyError:
-        pictures.for_type(Figure, _picture)
+        return False
+    return True
 
 
 def _picture(figure: Figure) -> Any:

@@ -58,7 +58,7 @@ def one_layer(similarity: Any, spectra: Mapping[str, Any], *, title: str = "", a
         panels = new_panels(2, columns=2, size=SIZE, title=title)
     else:
         panels = given_panels(ax, 2, "of similarities and spectra")
-        panels[0].set_title(title, fontsize=10, wrap=True)
+        panels[0].set_title(style.no_formula(title), fontsize=10, wrap=True)
     _draw_map(panels[0], matrix)
     _draw_spectra(panels[1], spectra, len(matrix))
     return np.array(panels, dtype=object)

@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from .style import no_formula
+
 OnAxes = Axes | Sequence[Axes] | np.ndarray | None
 """What `ax=` takes: nothing, one Axes, or several in the order of the panels."""
 
@@ -31,7 +33,7 @@ def new_panels(count: int, *, columns: int, size: tuple[float, float], title: st
     """
     figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06))
     if title:
-        figure.suptitle(title, fontsize=12, wrap=True)
+        figure.suptitle(no_formula(title), fontsize=12, wrap=True)
     rows = math.ceil(count / columns)
     panels: list[Axes] = []
     for index in range(count):

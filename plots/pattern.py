@@ -58,7 +58,7 @@ def attention_pattern(pattern: Any, tokens: Sequence[str], *, title: str = "", a
         (panel,) = new_panels(1, columns=1, size=(side + 2.4, side + 1.5), title=title)
     else:
         (panel,) = given_panels(ax, 1, "map")
-        panel.set_title(title, fontsize=10, wrap=True)
+        panel.set_title(style.no_formula(title), fontsize=10, wrap=True)
     shown = np.where(np.tri(count, dtype=bool), weights, np.nan)
     heat_map(panel, shown, limits=(0.0, 1.0), label="attention weight", cmap=LOOKED, hatched=False)
     panel.set_facecolor(FUTURE)

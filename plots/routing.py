@@ -64,7 +64,7 @@ def routing_maps(before: Any, after: Any, tokens: Sequence[str], *, title: str =
         panels = new_panels(3, columns=3, size=(3 * side + 4.2, side + 1.2), title=title)
     else:
         panels = given_panels(ax, 3, "of before, after and change")
-        panels[1].set_title(title, fontsize=10, wrap=True)
+        panels[1].set_title(style.no_formula(title), fontsize=10, wrap=True)
     top = _largest(np.stack(weights))
     change = weights[1] - weights[0]
     widest = _largest(np.abs(change))

@@ -54,6 +54,11 @@ def block_title(circuit: str, part: str) -> str:
     return circuit.upper() if part == "all" else f"{circuit.upper()} · {part}"
 
 
+def no_formula(text: str) -> str:
+    """Return text as matplotlib is to be given it: a dollar sign of a path or a token begins no formula."""
+    return text.replace("$", r"\$")
+
+
 def require(frame: pd.DataFrame, columns: Sequence[str], *, name: str = "table", row: str | None = None) -> None:
     """Raise ValueError unless a table has these columns and, if it is said what its rows are, at least one row."""
     missing = [column for column in columns if column not in frame.columns]

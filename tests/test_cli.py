@@ -55,7 +55,7 @@ def test_out_writes_the_files_and_names_them(checkpoint, tmp_path):
     result = run("report", checkpoint, "--null", "1", "--out", str(tmp_path / "out"))
     assert result.exit_code == 0
     written = [line.removeprefix("wrote ") for line in result.output.splitlines() if line.startswith("wrote ")]
-    assert len(written) == 5
+    assert len(written) == 7
     assert all((tmp_path / "out").joinpath(path.rsplit("/", 1)[1]).stat().st_size for path in written)
 
 

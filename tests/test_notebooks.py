@@ -16,7 +16,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 NEED_SMOLLM2 = ("1-", "5-")
 SECONDS = 300
 """For one cell, on a busy machine; a quiet one needs less than sixty for a notebook."""
-DRAWS = (".plot(", ".plot_", "hs.explore(", "plt.subplots(", ".looked(", ".map(")
+DRAWS = (".plot(", ".plot_", "hs.explore(", "plt.subplots(", ".looked(", '.map("')
 """What a code cell that shows a picture holds."""
 WIDGET = "application/vnd.jupyter.widget-view+json"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import headscope as hs
 import pandas as pd
 import pytest
+import torch
 from headscope.interventions import behaviour
 from headscope.probing import probe_transformers
 
@@ -34,7 +35,7 @@ def forms(tmp_path_factory):
     model = hs.load("lrkv")
     path = hs.save(model, tmp_path_factory.mktemp("model") / "lrkv")
     plain = {"path": str(path), "checkpoint": hs.open_checkpoint(path), "model": model}
-    results = {f"result on {name}": hs.report(plain[name], circuit="qk", null=0) for name in ("path", "model")}
+    results = {f"result on {name}": hs.report(plain[name], circuit="qk", null=0) for name in plain}
     return plain | results
 
 
@@ -64,10 +65,29 @@ def test_what_a_conversion_gives_to_others_is_what_came_out(tmp_path):
 
 def test_load_and_budget_take_models_and_results(forms):
     assert hs.load(forms["result on model"]) is forms["model"]
-    sizes = [
-        hs.budget(forms[name], lengths="64").batches["payload_bytes"].tolist() for name in forms if name != "checkpoint"
-    ]
+    sizes = [hs.budget(forms[name], lengths="64").batches["payload_bytes"].tolist() for name in forms]
     assert all(size == sizes[0] for size in sizes)
+
+
+def test_loading_in_another_type_leaves_the_model_that_a_result_holds(forms):
+    wide = hs.load(forms["result on model"], dtype=torch.float64)
+    assert wide.embed.weight.dtype == torch.float64
+    assert forms["model"].embed.weight.dtype == torch.float32
+    with pytest.raises(ValueError, match="the bridge loads a path or a hub model, but got a HookedModel"):
+        hs.load(forms["model"], bridge=True)
+
+
+def test_a_budget_is_a_source_of_what_it_was_made_for(forms):
+    on_checkpoint = hs.budget(forms["checkpoint"], lengths="64")
+    assert on_checkpoint.record["source"] == forms["path"]
+    assert hs.report(on_checkpoint, circuit="qk", null=0).table.equals(forms["result on path"].table)
+
+
+@pytest.mark.parametrize("name", ["result on model", "result on checkpoint"])
+def test_what_is_no_run_is_refused_by_name(forms, name):
+    for verb in (hs.over_training, lambda source: hs.compare([source])):
+        with pytest.raises(ValueError, match="a training run is named by its directory, but got a"):
+            verb(forms[name])
 
 
 def test_runs_are_compared_by_what_followed_them(tmp_path):

@@ -204,7 +204,7 @@ def compare(
     """
     if not runs:
         raise ValueError("there is no run to compare")
-    opened = [_opened(source_of(run)) for run in runs]
+    opened = [_opened(run) for run in runs]
     for run in opened[1:]:
         _check_alike(opened[0], run)
     if out is not None:
@@ -254,8 +254,9 @@ _RULES = {
 }
 
 
-def _opened(path: str | os.PathLike[str]) -> TrainingRun:
-    run = carried_run(path) or open_run(path)
+def _opened(given: str | os.PathLike[str] | Result) -> TrainingRun:
+    path = source_of(given)
+    run = (carried_run(path) if isinstance(path, str | os.PathLike) else None) or open_run(given)
     if not run.record:
         raise TrainingError(f"{path} has no run.json: only runs of headscope train are compared")
     if run.result is None:

@@ -81,4 +81,7 @@ def last_report(run: TrainingRun, offsets: Any, null: int) -> Report:
             f"{place} was measured with offsets {kept[0]} and {kept[1]} null draws, not with {wanted} and {null}, "
             "and the run's weights are not here"
         )
-    return Report(table=pd.DataFrame(held["rows"]), similarity={}, record=held["record"])
+    table = pd.DataFrame(held["rows"])
+    if "keys_of" not in table:  # kept before layers could share keys
+        table.insert(1, "keys_of", table["layer"])
+    return Report(table=table, similarity={}, record=held["record"])

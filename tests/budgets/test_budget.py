@@ -13,6 +13,7 @@ import pytest
 from headscope.budgets import presets
 from headscope.budgets.paper import SIZES, model
 from headscope.cli import app
+from headscope.models.per_layer import LayerChanges
 from headscope.training.evaluation import bits_per_byte
 from typer.testing import CliRunner
 
@@ -211,7 +212,7 @@ def test_layers_that_share_keys_keep_nothing_but_read(tmp_path):
 
 def test_layers_that_keep_unlike_amounts_are_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma4_text"}))
-    with pytest.raises(ValueError, match="config: its layers leave 2048, 4096 elements a token"):
+    with pytest.raises(ValueError, match="config: its layers differ .*they leave 2048, 4096 elements a token"):
         hs.budget(tmp_path / "config.json")
 
 
@@ -319,3 +320,14 @@ def test_the_examples_run(name):
     results = doctest.testmod(importlib.import_module(f"headscope.budgets.{name}"))
     assert results.attempted > 0
     assert results.failed == 0
+
+
+def test_layers_of_unlike_heads_are_refused_even_where_they_leave_as_much():
+    wide = hs.GroupedConfig(n_heads=8, d_head=32, n_kv_heads=2)
+    narrow = LayerChanges(attention=hs.GroupedConfig(n_heads=8, d_head=16, n_kv_heads=4))
+    config = hs.ModelConfig(
+        d_model=64, n_layers=2, d_vocab=50, n_ctx=32, attention=wide, by_layer=(LayerChanges(), narrow)
+    )
+    assert {config.at(layer).attention.cache_width() for layer in range(2)} == {128}
+    with pytest.raises(ValueError, match="model: its layers differ in the width or number of heads"):
+        hs.budget(config)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from headscope.exploring import Explorer, explore
+from headscope.models.per_layer import LayerChanges
 
 TEXT = "def read(path):\n    with open(path) as handle:\n        return handle.read()\n"
 
@@ -68,6 +69,21 @@ def test_parts_of_the_latent_variant_can_be_chosen():
     explorer = explore("mla")
     assert {"QK content", "QK position", "QK joint", "QK content_d_model", "OV"} <= set(explorer.choices["circuit"])
     assert "QK position" in explorer(circuit="QK position", offset=3).get_suptitle()
+
+
+def test_a_layer_without_rotary_positions_has_no_distance():
+    attention = hs.GroupedConfig(n_heads=4, d_head=8)
+    by_layer = (LayerChanges(), LayerChanges(positions="none"))
+    config = hs.ModelConfig(d_model=32, n_layers=2, d_vocab=50, n_ctx=16, attention=attention, by_layer=by_layer)
+    explorer = hs.explore(hs.HookedModel(config), offset=3)
+    assert "distance 3" in explorer(layer=0).get_suptitle()
+    assert "distance" not in explorer(layer=1).get_suptitle()
+
+
+def test_texts_that_do_not_fit_are_refused(model):
+    for text in ("", "word " * 2000):
+        with pytest.raises(ValueError, match=r"text should have between 1 and n_ctx \d+ tokens but has"):
+            hs.explore(model, text)
 
 
 def test_a_text_gives_patterns_by_head(model):

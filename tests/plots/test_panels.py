@@ -64,6 +64,7 @@ LOG = pd.DataFrame({"step": [0, 1], "validation_loss": [3.0, 2.0], "induction": 
 WEIGHTS = torch.tensor([[1.0, 9.0], [0.25, 0.75]], dtype=torch.bfloat16)
 
 PICTURES = {
+    "attention_pattern": (lambda ax: plots.attention_pattern(torch.tril(WEIGHTS), ["a", "b"], ax=ax), 1),
     "cache_against_rank": (lambda ax: plots.cache_against_rank(capacity(), ax=ax), 2),
     "effect_intervals": (lambda ax: plots.effect_intervals(cells(), ax=ax), 1),
     "effect_map": (lambda ax: plots.effect_map(cells(), ax=ax), 1),
@@ -71,6 +72,7 @@ PICTURES = {
     "head_similarity": (lambda ax: plots.head_similarity(MAPS, ax=ax), 2),
     "looked_map": (lambda ax: plots.looked_map(LOOKED, ["a", "b"], ax=ax), 1),
     "loss_against_cache": (lambda ax: plots.loss_against_cache(runs(), ax=ax), 2),
+    "one_layer": (lambda ax: plots.one_layer(torch.eye(3, dtype=torch.bfloat16), {"all": [1 / 3] * 3}, ax=ax), 2),
     "over_training": (lambda ax: plots.over_training(ranks().assign(step=0), LOG, ax=ax), 3),
     "paper_loss": (lambda ax: plots.paper_loss(losses(), ax=ax), 2),
     "routing_maps": (lambda ax: plots.routing_maps(WEIGHTS, WEIGHTS, ["a", "b"], ax=ax), 3),
@@ -121,3 +123,23 @@ def test_the_caller_s_axes_are_drawn_on(picture):
         draw(Figure().subplots(1, count + 1))
     with pytest.raises(ValueError, match="ax should be one Axes or several but holds 'here'"):
         draw(np.array(["here"] * count, dtype=object))
+
+
+@pytest.mark.parametrize("on", [None, 1])
+def test_a_name_is_no_formula(on):
+    """A token or a path in a title may hold what a font would take for one, or for a broken one."""
+    title = "where heads looked when '$$' was chosen: $x_{"
+    ax = None if on is None else Figure().subplots()
+    panel = plots.looked_map(LOOKED, ["a", "b"], title=title, ax=ax)
+    panel.figure.savefig(io.BytesIO())
+    words = panel.get_title() or panel.figure.get_suptitle()
+    assert words.replace(r"\$", "$") == title
+
+
+def test_an_axes_can_be_drawn_on_twice():
+    ax = Figure().subplots()
+    plots.effect_map(cells(), ax=ax)
+    ax.clear()
+    again = plots.effect_map(cells().assign(effect=1.0), ax=ax)
+    assert again is ax
+    ax.figure.savefig(io.BytesIO())

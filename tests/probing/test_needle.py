@@ -50,7 +50,7 @@ def test_pictures_are_one_a_distance(found):
     ax = found.plot(16).axes[0]
     rows = found.table[(found.table["distance"] == 16) & found.table["significant"] & (found.table["effect"] > 0)]
     assert sorted(map(tuple, ax.lines[0].get_xydata().tolist())) == sorted(
-        zip(rows["head"], rows["layer"], strict=True)
+        zip(rows["head"] + 0.5, rows["layer"] + 0.5, strict=True)
     )
 
 

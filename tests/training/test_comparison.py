@@ -13,10 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from headscope.checkpoints.runs import open_run
 from headscope.cli import app
 from headscope.models.hooked import n_parameters
 from headscope.training import Recipe, TrainingError, build, compare, from_path, matched, saved_steps, train
 from headscope.training.comparison import MEASURED
+from headscope.training.kept import keep, last_report
 from headscope.training.presets import BACKBONES, PRESETS
 from scipy import stats
 from typer.testing import CliRunner
@@ -225,7 +227,6 @@ def test_what_cannot_be_compared_is_said(runs, text, tmp_path):
 
 def test_what_is_kept_of_runs_compares_like_the_runs(compared, runs, tmp_path):
     """Without a weight: record, log, result and the report of the last step are all that a comparison needs."""
-    from headscope.training import keep
 
     kept = [keep(path, tmp_path / name, null=2) for name, path in runs.items()]
     assert not list(tmp_path.rglob("*.safetensors"))
@@ -239,3 +240,15 @@ def test_what_is_kept_of_runs_compares_like_the_runs(compared, runs, tmp_path):
         hs.over_training(kept[0])
     with pytest.raises(hs.HeadscopeError, match="exists already"):
         keep(next(iter(runs.values())), kept[0])
+
+
+def test_a_report_kept_of_an_older_run_shows_itself(runs, tmp_path):
+    kept = keep(runs["mha-0"], tmp_path / "kept")
+    held = json.loads((kept / "report.json").read_text())
+    held["rows"] = [{key: value for key, value in row.items() if key != "keys_of"} for row in held["rows"]]
+    (kept / "report.json").write_text(json.dumps(held))
+    report = last_report(open_run(kept), "0", len(held["record"]["null"]["seeds"]))
+    assert report.table["keys_of"].equals(report.table["layer"])
+    assert "<table" in report._repr_html_()
+    assert list(report.pictures()) == ["effective-rank.png"]
+    assert "effective rank" in report.to_html()
