@@ -193,7 +193,15 @@ def html_page(results: Sequence[Result]) -> str:
 
 
 def save_html_page(results: Sequence[Result], path: str | os.PathLike[str]) -> Path:
-    """Write `html_page` to a file, replaced in one step if it exists; return where it is."""
+    """Write `html_page` to a file, replaced in one step if it exists; return where it is.
+
+    Raises
+    ------
+    ValueError
+        If the path is a directory.
+    """
+    if Path(path).expanduser().is_dir():
+        raise ValueError(f"the page should be a file but {path} is a directory: try {Path(path) / 'page.html'}")
     text = html_page(results)
     return _written_whole(Path(path).expanduser(), lambda part: part.write_text(text, encoding="utf-8"))
 

@@ -40,36 +40,41 @@ def _claim_file(path: Path) -> None:
 
 
 def give(result: Any, out: Path | None, *, as_json: bool, pictures: bool = True, html: Path | None = None) -> None:
-    """Print a result, as JSON or for people, and save it if asked."""
+    """Save a result if asked, and print it, as JSON or for people: whoever reads may stop reading."""
+    written = [] if out is None else result.save(out, pictures=pictures)
+    if html is not None:
+        written.append(_page([result], html))
     if as_json:
         sys.stdout.write(result.to_json() + "\n")
     else:
         from ..plots.terminal import show
 
         show(*result.terminal())
-    for path in [] if out is None else result.save(out, pictures=pictures):
-        if not as_json:
-            typer.echo(f"wrote {path}")
-    give_page([result], html, as_json=as_json)
+    for path in [] if as_json else written:
+        typer.echo(f"wrote {path}")
 
 
 def give_saved(result: Any, out: Path | None, *, as_json: bool, html: Path | None = None) -> None:
     """Print a result that its verb has saved already."""
+    written = [] if html is None else [_page([result], html)]
     give(result, None, as_json=as_json)
-    for name in [] if out is None or as_json else result.files():
-        typer.echo(f"wrote {out / name}")
-    give_page([result], html, as_json=as_json)
+    names = [] if out is None else [out / name for name in result.files()]
+    for path in [] if as_json else [*names, *written]:
+        typer.echo(f"wrote {path}")
 
 
 def give_page(results: Sequence[Any], html: Path | None, *, as_json: bool) -> None:
     """Write results to one page if asked."""
-    if html is None:
-        return
+    if html is not None and not as_json:
+        typer.echo(f"wrote {_page(results, html)}")
+    elif html is not None:
+        _page(results, html)
+
+
+def _page(results: Sequence[Any], html: Path) -> Path:
     from ..results import save_html_page
 
-    path = save_html_page(results, html)
-    if not as_json:
-        typer.echo(f"wrote {path}")
+    return save_html_page(results, html)
 
 
 @contextmanager

@@ -92,6 +92,7 @@ class Ablation(Result):
     def summary(self) -> str:
         """Return the unedited model's score and how many cells matter."""
         clean, table = self.record["clean"], self.table
+        sure = table["significant"].astype(bool)
         cells = f"{len(table)} cell{'' if len(table) == 1 else 's'}"
         stopped = ""
         if self.record["stop_early"]:
@@ -99,11 +100,12 @@ class Ablation(Result):
             stopped = f"\n{len(few)} of {cells} stopped early" + (
                 f", after {few.min()} samples or more." if len(few) else "."
             )
+        hurt, helped = (np.count_nonzero(sure & side) for side in (table["effect"] < 0, table["effect"] > 0))
         return (
             f"Unedited: score {clean['score']:.3f} nats, accuracy {100 * clean['accuracy']:.1f} %, over "
             f"{_many(clean['n'], self.record['units'])} ({self.record['task']['unit']}).\n"
-            f"{np.count_nonzero(table['significant'])} of {cells} matter beyond a random direction of their "
-            f"norm (both q < {LEVEL}, Benjamini-Hochberg over {cells}).{stopped}"
+            f"{np.count_nonzero(sure)} of {cells} matter beyond a random direction of their norm: "
+            f"{hurt} edits hurt, {helped} help (both q < {LEVEL}, Benjamini-Hochberg over {cells}).{stopped}"
         )
 
     def reading(self) -> str:

@@ -282,9 +282,7 @@ def needle_table(table: pd.DataFrame, count: int) -> Table:
     shown = _table(title, ["head", *(f"{d} back" for d in distances)])
     for layer, head in heads[:count]:
         cells = [rows[d, layer, head] for d in distances]
-        marked = [
-            f"{100 * row['mass']:.0f} %{'*' if row['significant'] and row['effect'] > 0 else ' '}" for row in cells
-        ]
+        marked = [f"{100 * row['mass']:.0f} %{'*' if row['significant'] else ' '}" for row in cells]
         shown.add_row(f"L{layer}H{head}", *marked)
     even = [rows[d, *heads[0]]["even"] for d in distances]
     shown.add_row("even attention", *(f"{100 * share:.0f} % " for share in even), style="dim")

@@ -47,7 +47,7 @@ MEANING = {
     "p": "chance of an effect as large from even attention (sign-flip test)",
     "q": "p after Benjamini and Hochberg's correction over the heads of a distance",
     "status": "ok, or what is to be known about the test",
-    "significant": f"q below {Q:g}",
+    "significant": f"q below {Q:g}, and more than even attention: the head finds the needle",
     "samples": "needles at this distance",
     "right": "how often the answer is better than the other values",
     "chance": "how often it would be by chance",
@@ -101,7 +101,7 @@ class Needle(Result):
 
     def reading(self) -> str:
         """Return which heads find the needle at every distance."""
-        finds = self.table.assign(finds=self.table["significant"] & (self.table["effect"] > 0))
+        finds = self.table.assign(finds=self.table["significant"])
         by_head: dict[tuple[int, int], list[dict[Any, Any]]] = {}
         for row in finds.to_dict("records"):
             by_head.setdefault((row["layer"], row["head"]), []).append(row)
@@ -149,7 +149,6 @@ class Needle(Result):
     def plot(self, distance: int, *, ax: OnAxes = None) -> Figure:
         """Draw who looks at a needle so many tokens back."""
         rows = pd.DataFrame(self.table[self.table["distance"] == distance])
-        rows = rows.assign(significant=rows["significant"] & (rows["effect"] > 0))  # who finds it, as in the table
         title = f"{self.title()}, {distance} tokens back"
         return figure_of(effect_map(rows, title=title, unit="share", name="attention above even", ax=ax))
 
@@ -273,6 +272,6 @@ def _rows(distance: int, masses: Float[np.ndarray, "sample layer head"], even: n
     layer, head = np.divmod(np.arange(flat.shape[1]), masses.shape[2])
     found.insert(0, "mass", flat.mean(0))
     found.insert(1, "even", even.mean())
-    return found.assign(significant=found["q"] < Q).pipe(
+    return found.assign(significant=(found["q"] < Q) & (found["effect"] > 0)).pipe(
         lambda table: pd.concat([pd.DataFrame({"distance": distance, "layer": layer, "head": head}), table], axis=1)
     )

@@ -522,3 +522,11 @@ def test_the_command_ablates_through_the_bridge_with_a_device_map(llama, place):
     missing = CliRunner().invoke(app, ["ablate", str(llama / "nowhere"), "--bridge"])
     assert missing.exit_code == 2
     assert "no Hugging Face directory" in missing.output
+
+
+def test_the_summary_tells_harm_from_help():
+    result = hs.ablate("lrkv", path="v_private", layers=[2], samples=16)
+    sure = result.table[result.table["significant"]]
+    hurt = int((sure["effect"] < 0).sum())
+    assert hurt >= 1
+    assert f"{hurt} edits hurt, {len(sure) - hurt} help" in result.summary()
