@@ -118,6 +118,8 @@ SHAPES = {
 def write(place: Path, shape: Shape, layers: int) -> None:
     """Write a checkpoint, a shard a layer."""
     common = {"num_hidden_layers": layers, "vocab_size": 8, "intermediate_size": 8, "max_position_embeddings": 8192}
+    if "first_k_dense_replace" in shape.config:  # every MLP dense: there is none here, and experts would want a width
+        common["first_k_dense_replace"] = layers
     (place / "config.json").write_text(json.dumps(shape.config | common))
     where = {}
     for layer in range(layers):
