@@ -44,7 +44,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    command = [str(Path(sys.executable).with_name("mkdocs")), "build", "--strict", "--quiet", "--site-dir", str(out)]
     environment = {name: value for name, value in os.environ.items() if name != "HEADSCOPE_RUN_NOTEBOOKS"}
     done = subprocess.run(
         command, cwd=ROOT, env=environment | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 _holder: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def on_startup(**_: Any) -> None:
+    """Leave out the folder of `mkdocs` itself: the command `headscope` lies there, too, and is no package."""
+    sys.path[:] = [place for place in sys.path if not (Path(place) / "headscope").is_file()]
 
 
 def on_config(config: Any) -> Any:
