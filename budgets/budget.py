@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from ..models.grouped import GroupedConfig
 from ..models.hooked import HookedModel, n_parameters
 from ..models.lrkv import LRKVConfig
 from ..models.mla import MLAConfig
+from ..models.per_layer import shape_of
 from ..models.variant import ELEMENT_BYTES, RANK_MULTIPLE, AttentionConfig, PlainHeads
 from ..results import source_of
 from . import paper
@@ -174,7 +174,7 @@ def _left_out(name: str, config: ModelConfig) -> list[str]:
 
 
 def _require_alike(name: str, config: ModelConfig) -> None:
-    kinds = {replace(config.at(layer).attention, window=None, scale=None) for layer in range(config.n_layers)}
+    kinds = {shape_of(config.at(layer).attention) for layer in range(config.n_layers)}
     if len(kinds) > 1:
         widths = ", ".join(map(str, sorted({kind.cache_width() for kind in kinds})))
         raise ValueError(

@@ -118,7 +118,7 @@ def carried_run(path: str | os.PathLike[str]) -> TrainingRun | None:
     config = root / "config.json"
     stored = read_json(config) if config.exists() else {}
     record = stored.get("record") or {}
-    if not {"recipe", "result"} <= record.keys():
+    if "model" not in stored or not {"recipe", "result"} <= record.keys():
         return None
     described = {**record, "model": stored["model"]}
     steps = {int(record["recipe"]["steps"]): root}

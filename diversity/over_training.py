@@ -18,12 +18,13 @@ from ..errors import CheckpointError
 from ..models.layers import parse_layers
 from ..plots import over_training as draw_over_training
 from ..plots.panels import OnAxes, figure_of
+from ..plots.style import block_title
 from ..plots.terminal import over_training_table
 from ..results import Picture, Result
 from ..unfinished import Unfinished
 from .offsets import Offsets
 from .result import COLUMNS as LAYER_COLUMNS
-from .result import MEANING, NOT_MEASURED, block_title, describe_settings, draws_beside, told_apart
+from .result import MEANING, NOT_MEASURED, describe_settings, draws_beside, told_apart
 from .settings import Circuit, Progress, Settings, Steps, kinds_of_layers
 from .spectra import Definition
 

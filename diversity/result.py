@@ -18,6 +18,7 @@ from ..plots import similarity_pages
 from ..plots import spectra as draw_spectra
 from ..plots.panels import OnAxes, figure_of
 from ..plots.similarity import Order
+from ..plots.style import block_title
 from ..plots.terminal import effective_rank_table
 from ..results import Picture, Result, paged
 from .spectra import shares
@@ -271,11 +272,6 @@ def _summary_line(table: pd.DataFrame, circuit: str, part: str) -> str:
 
 def _layers(count: int) -> str:
     return f"{count} layer{'' if count == 1 else 's'}"
-
-
-def block_title(circuit: str, part: str) -> str:
-    """Name a circuit and part in a sentence."""
-    return circuit.upper() if part == "all" else f"{circuit.upper()} {part}"
 
 
 def _reading(table: pd.DataFrame, circuit: str, part: str, null: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import math
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from ..models.config import ModelConfig, Positions
 from ..models.factors import Factors
+from ..models.per_layer import shape_of
 from ..models.variant import AttentionConfig
 from ..results import plain
 from ..unfinished import Unfinished
@@ -253,7 +254,7 @@ def kinds_of_layers(config: ModelConfig, layers: Sequence[int]) -> list[list[int
     kinds: dict[tuple[AttentionConfig, Positions], list[int]] = {}
     for layer in layers:
         own = config.at(layer)
-        kinds.setdefault((replace(own.attention, window=None, scale=None), own.positions), []).append(layer)
+        kinds.setdefault((shape_of(own.attention), own.positions), []).append(layer)
     return list(kinds.values())
 
 

@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 
 from ..checkpoints.opening import Source, model_of, opened_source
 from ..diversity import Report, measure
-from ..diversity.result import block_title
 from ..diversity.settings import Reportable, Settings
 from ..diversity.spectra import shares
 from ..models.hooked import HookedModel
 from ..plots import attention_pattern, one_layer
 from ..plots.explorer import Explorer
 from ..plots.panels import figure_of
+from ..plots.style import block_title
 from ..probing import Probe
 from ..results import Result
 

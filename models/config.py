@@ -10,7 +10,16 @@ from . import grouped, lrkv, mla  # noqa: F401  (each file registers its variant
 from .experts import ExpertsConfig, mlp_from_dict
 from .mlp import MLPConfig
 from .norms import Norm, NormConfig
-from .per_layer import OWN, ByLayer, LayerChanges, Positions, by_layer_from_dict, by_layer_to_dict, same_but_own
+from .per_layer import (
+    OWN,
+    ByLayer,
+    LayerChanges,
+    Positions,
+    by_layer_from_dict,
+    by_layer_to_dict,
+    same_but_own,
+    shape_of,
+)
 from .rope import Rotary
 from .variant import AttentionConfig, attention_from_dict
 
@@ -134,10 +143,7 @@ class ModelConfig:
             raise ValueError(f"{where} should be an earlier layer, 0–{layer - 1}, but got {source!r}")
         if (first := self.keys_of(source)) != source:
             raise ValueError(f"{where} is {source}, which has no keys of its own: name layer {first}")
-        here, there = (
-            (replace(kind.attention, window=None, scale=None), kind.positions)
-            for kind in (self.at(layer), self.at(source))
-        )
+        here, there = ((shape_of(kind.attention), kind.positions) for kind in (self.at(layer), self.at(source)))
         if here != there:
             raise ValueError(f"{where} is {source}, whose keys are of another shape or at other positions")
 
@@ -156,7 +162,7 @@ class ModelConfig:
         """Why no `HookedModel` can be built of this, though its layers can be measured; None if one can."""
         if shared := [layer for layer in range(self.n_layers) if self.keys_of(layer) != layer]:
             return f"layers that take their keys and values from other layers: {', '.join(map(str, shared))}"
-        shapes = {replace(self.at(layer).attention, window=None, scale=None) for layer in range(self.n_layers)}
+        shapes = {shape_of(self.at(layer).attention) for layer in range(self.n_layers)}
         return "layers whose heads differ in width or number of groups" if len(shapes) > 1 else None
 
     def at(self, layer: int) -> ModelConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .experts import ExpertsConfig, mlp_from_dict
@@ -14,6 +14,11 @@ Positions = Rotary | Literal["learned", "none"]
 
 OWN = ("window", "scale", "d_head", "n_kv_heads")
 """Fields of its attention that a layer may have of its own."""
+
+
+def shape_of(attention: AttentionConfig) -> AttentionConfig:
+    """Return an attention without what changes no weight and no product of weights: its window and its scale."""
+    return replace(attention, window=None, scale=None)
 
 
 def same_but_own(one: AttentionConfig, other: AttentionConfig) -> bool:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from . import style
 from .maps import every, heat_map, name_cells
-from .panels import OnAxes, given_panels, new_panels
+from .panels import OnAxes, panels_for
 
 COLUMNS = ("layer", "head", "effect", "significant")
 CELL = 0.34
@@ -68,10 +68,7 @@ def effect_map(
     layers, heads, values, marks = _grid(table)
     # A map of few cells still needs room for its words.
     size = min(max(5.2, CELL * len(heads) + 2.6), WIDEST), min(max(2.8, CELL * len(layers) + 1.9), TALLEST)
-    panel = new_panels(1, columns=1, size=size, title=title) if ax is None else given_panels(ax, 1, "map")
-    (drawn,) = panel
-    if ax is not None:
-        drawn.set_title(style.no_formula(title), fontsize=10, wrap=True)
+    (drawn,) = panels_for(ax, 1, "map", columns=1, size=size, title=title)
     limits = _limits(values)
     heat_map(drawn, values, limits=limits, label=f"{name} ({unit})", cmap=style.DIVERGING)
     if not (values < 0).any():

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from . import style
 from .maps import SEQUENTIAL, every, heat_map, name_cells
-from .panels import OnAxes, given_panels, new_panels
+from .panels import OnAxes, panels_for
 
 MAX_NAMED_HEADS = 48
 MAX_NAMES = 60
@@ -225,12 +225,8 @@ def _panel(ax: OnAxes, title: str, heads: Heads, table: pd.DataFrame, columns: i
     if here != there:
         some = f"layers {here[0]}–{here[-1]}" if len(here) > 1 else f"layer {here[0]}"
         title = f"{title} ({some} of {there[0]}–{there[-1]})".strip()
-    if ax is not None:
-        (panel,) = given_panels(ax, 1, "map")
-        panel.set_title(style.no_formula(title), fontsize=10, wrap=True)
-        return panel
     size = min(max(6.0, 0.2 * columns + 2.6), 18), min(max(3.2, 0.19 * len(heads) + 2.2), 18)
-    return new_panels(1, columns=1, size=size, title=title)[0]
+    return panels_for(ax, 1, "map", columns=1, size=size, title=title)[0]
 
 
 def _name_heads(ax: Axes, heads: Heads) -> None:

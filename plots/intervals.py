@@ -10,7 +10,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 
 from . import style
-from .panels import OnAxes, add_legend, given_panels, legend_entries, new_panels
+from .panels import OnAxes, add_legend, legend_entries, panels_for
 
 COLUMNS = (
     "layer",
@@ -78,9 +78,7 @@ def effect_intervals(
     """
     rows, left_out = _strongest(table, top)
     size = (8.2, ROW_INCHES * len(rows) + 2.2)
-    (panel,) = new_panels(1, columns=1, size=size, title=title) if ax is None else given_panels(ax, 1, "table")
-    if ax is not None:
-        panel.set_title(style.no_formula(title), fontsize=10, wrap=True)
+    (panel,) = panels_for(ax, 1, "table", columns=1, size=size, title=title)
     panel.axvline(0, color=style.MARK, linewidth=0.8)
     for row in range(0, len(rows), 2):
         panel.axhspan(row - 0.5, row + 0.5, color="0.955", linewidth=0, zorder=0)

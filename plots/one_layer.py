@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.ticker import MaxNLocator
 
 from . import style
 from .maps import every, heat_map, name_cells
-from .panels import OnAxes, given_panels, new_panels
+from .panels import OnAxes, panels_for
 from .scale import Scale
 
 ANNOTATED_HEADS = 12
@@ -54,11 +55,7 @@ def one_layer(similarity: Any, spectra: Mapping[str, Any], *, title: str = "", a
     matrix = style.as_array(similarity)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"similarity should be a square [head, head] matrix but is {matrix.shape}")
-    if ax is None:
-        panels = new_panels(2, columns=2, size=SIZE, title=title)
-    else:
-        panels = given_panels(ax, 2, "of similarities and spectra")
-        panels[0].set_title(style.no_formula(title), fontsize=10, wrap=True)
+    panels = panels_for(ax, 2, "of similarities and spectra", columns=2, size=SIZE, title=title)
     _draw_map(panels[0], matrix)
     _draw_spectra(panels[1], spectra, len(matrix))
     return np.array(panels, dtype=object)
@@ -68,8 +65,9 @@ def _draw_map(ax: Axes, matrix: np.ndarray) -> None:
     heads = len(matrix)
     limit = Scale.of([matrix]).limit
     shown = np.where(np.eye(heads, dtype=bool), np.nan, matrix)
-    heat_map(ax, shown, limits=(-limit, limit), label="cosine similarity", cmap=style.DIVERGING, hatched=False)
-    ax.set_facecolor(style.DIAGONAL)
+    heat_map(ax, shown, limits=(-limit, limit), label="cosine similarity", cmap=style.DIVERGING)
+    itself = np.ma.masked_array(np.ones_like(matrix), mask=~np.eye(heads, dtype=bool) | np.isnan(matrix))
+    ax.pcolormesh(itself, cmap=ListedColormap([style.DIAGONAL]), edgecolors="white", linewidth=0.6)
     ax.set_box_aspect(1)
     if heads <= ANNOTATED_HEADS:
         for (row, column), value in np.ndenumerate(shown):

@@ -67,6 +67,21 @@ def given_panels(ax: Axes | Sequence[Axes] | np.ndarray, count: int, each: str) 
     return panels
 
 
+def panels_for(
+    ax: OnAxes, count: int, each: str, *, columns: int, size: tuple[float, float], title: str = ""
+) -> list[Axes]:
+    """Return the caller's axes or, without any, those of a new figure; with one title, over all or over the first.
+
+    Parameters and errors are those of `new_panels` and `given_panels`.
+    """
+    if ax is None:
+        return new_panels(count, columns=columns, size=size, title=title)
+    panels = given_panels(ax, count, each)
+    if title:
+        panels[0].set_title(no_formula(title), fontsize=10, wrap=True)
+    return panels
+
+
 def as_drawn(panels: Sequence[Axes]) -> Axes | np.ndarray:
     """Return what a picture returns: its Axes, or where it has several panels an array of them."""
     if len(panels) == 1:

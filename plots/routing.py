@@ -9,17 +9,16 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from . import style
-from .generation import LOOKED, visible
-from .maps import every, heat_map, name_cells
+from .generation import LOOKED
+from .maps import every, heat_map
 from .panels import OnAxes, given_panels, new_panels
+from .pattern import FUTURE, name_tokens, past_of
 
-MAX_NAMES = 60
 TOKEN_INCHES = 0.115
 """So much does a token's name need."""
 PANEL_INCHES = (3.0, 7.0)
 """Side of a panel, at least and at most."""
 TITLES = ("before", "after", "change: after − before")
-FUTURE = "0.9"
 BAR = (1.03, 0.0, 0.04, 1.0)
 """Place of a colour bar beside its panel, in its width and height."""
 
@@ -58,7 +57,7 @@ def routing_maps(before: Any, after: Any, tokens: Sequence[str], *, title: str =
     >>> panels[2].collections[0].get_array().compressed().tolist()
     [0.0, 0.5, -0.5]
     """
-    weights = [_past(name, values, len(tokens)) for name, values in (("before", before), ("after", after))]
+    weights = [past_of(name, values, len(tokens)) for name, values in (("before", before), ("after", after))]
     side = float(np.clip(TOKEN_INCHES * len(tokens), *PANEL_INCHES))
     if ax is None:
         panels = new_panels(3, columns=3, size=(3 * side + 4.2, side + 1.2), title=title)
@@ -79,16 +78,6 @@ def routing_maps(before: Any, after: Any, tokens: Sequence[str], *, title: str =
     return np.array(panels, dtype=object)
 
 
-def _past(name: str, values: Any, count: int) -> np.ndarray:
-    """Return weights with NaN in the future of each query."""
-    weights = style.as_array(values)
-    if weights.shape != (count, count):
-        raise ValueError(
-            f"{name} should be [query_pos, key_pos] for {count} tokens, ({count}, {count}), but is {weights.shape}"
-        )
-    return np.where(np.tri(count, dtype=bool), weights, np.nan)
-
-
 def _largest(values: np.ndarray) -> float:
     known = values[np.isfinite(values)]
     return float(known.max()) if known.size and known.max() > 0 else 1.0
@@ -97,11 +86,6 @@ def _largest(values: np.ndarray) -> float:
 def _label(ax: Axes, tokens: Sequence[str], name: str, *, titled: bool) -> None:
     if titled:
         ax.set_title(name, fontsize=11)
-    names = [visible(token) for token in tokens]
-    if len(tokens) > MAX_NAMES:
-        names = [f"{text} {place}" for place, text in enumerate(names)]
-    font = {"fontsize": 6.5, "family": "monospace"}
-    stride = name_cells(ax.yaxis, names, MAX_NAMES, rotation=0, **font)
-    name_cells(ax.xaxis, names, MAX_NAMES, rotation=90, **font)
+    stride = name_tokens(ax, tokens, points=6.5)
     ax.set_ylabel(f"query{every(stride)}")
     ax.set_xlabel(f"key{every(stride)}" if titled else f"key{every(stride)}: {name}")

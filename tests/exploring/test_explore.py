@@ -67,8 +67,10 @@ def test_long_distances_double_and_positions_that_do_not_rotate_offer_none():
 
 def test_parts_of_the_latent_variant_can_be_chosen():
     explorer = explore("mla")
-    assert {"QK content", "QK position", "QK joint", "QK content_d_model", "OV"} <= set(explorer.choices["circuit"])
-    assert "QK position" in explorer(circuit="QK position", offset=3).get_suptitle()
+    assert {"QK · content", "QK · position", "QK · joint", "QK · content_d_model", "OV"} <= set(
+        explorer.choices["circuit"]
+    )
+    assert "QK · position" in explorer(circuit="QK · position", offset=3).get_suptitle()
 
 
 def test_a_layer_without_rotary_positions_has_no_distance():

@@ -44,5 +44,15 @@ def test_the_future_of_a_query_is_no_weight():
 def test_what_does_not_fit_is_said():
     with pytest.raises(ValueError, match=r"square \[head, head\] matrix but is \(2, 3\)"):
         one_layer(np.ones((2, 3)), {})
-    with pytest.raises(ValueError, match=r"pattern of 2 tokens should be \(2, 2\) but is \(3, 3\)"):
+    with pytest.raises(ValueError, match=r"pattern should be .* for 2 tokens, \(2, 2\), but is \(3, 3\)"):
         attention_pattern(np.eye(3), ["a", "b"])
+
+
+def test_a_head_without_a_value_is_hatched_and_the_diagonal_is_not():
+    matrix = np.eye(3)
+    matrix[2] = matrix[:, 2] = np.nan
+    left, _ = one_layer(matrix, {"uncentred": [0.5, 0.5]})
+    cosines, diagonal = (np.ma.getmaskarray(mesh.get_array()).reshape(3, 3) for mesh in left.collections)
+    assert left.patch.get_hatch()
+    np.testing.assert_array_equal(~diagonal, np.diag([True, True, False]))
+    np.testing.assert_array_equal(~cosines, [[False, True, False], [True, False, False], [False, False, False]])
