@@ -6,9 +6,11 @@ import io
 import json
 import math
 import os
+import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -154,6 +156,11 @@ class Result(ABC):
         for name, picture in self.pictures().items() if pictures else ():
             writers[name] = lambda path, draw=picture.draw: draw().savefig(path, dpi=150, format="png")
         return writers
+
+
+def versions(*names: str) -> dict[str, str]:
+    """Return, for a record, the versions of Python, of headscope and of the packages that a result hangs on."""
+    return {"python": platform.python_version(), **{name: version(name) for name in ("headscope", *names)}}
 
 
 def source_of(given: Any) -> Any:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pandas as pd
 
 from ..plots.budget_tables import findings_table
-from ..results import Picture, Result
+from ..results import Picture, Result, versions
 from .between import SAME_TEXT, bytes_a_token, disagreements, twins
 from .checks import NAME_TOLERANCE, check_row
 from .finding import AGREES, CONTRADICTS, UNKNOWN
@@ -135,7 +134,7 @@ def audit(table: str | os.PathLike[str] | None = None, *, out: str | os.PathLike
                 "parameters": f"within {NAME_TOLERANCE:.0%} of the size, embeddings tied or not; plain MLP, 4 d_model",
                 "bytes a token": f"alike within {SAME_TEXT:.0%} over the sources",
             },
-            "versions": {"headscope": version("headscope")},
+            "versions": versions(),
         },
     )
     if out is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from ..models.lrkv import LRKVConfig
 from ..models.mla import MLAConfig
 from ..models.per_layer import shape_of
 from ..models.variant import ELEMENT_BYTES, RANK_MULTIPLE, AttentionConfig, PlainHeads
-from ..results import source_of
+from ..results import source_of, versions
 from . import paper
 from .cache import LAYOUTS, PAGE, Batch, Storage, batch_name, cache_bytes, parse_batches, shard
 from .matching import equal_cache
@@ -102,7 +101,7 @@ def budget(
             "device": {"name": chip.name, "bandwidth": chip.bandwidth, "flops": chip.flops, "source": chip.source},
             "notes": notes,
             "units": "bytes (MiB: 2**20), seconds, elements a token and layer, percent of MHA with the same heads",
-            "versions": {"headscope": version("headscope")},
+            "versions": versions(),
         },
         source=model if isinstance(model, str | os.PathLike | Checkpoint | HookedModel) else None,
     )

@@ -192,7 +192,9 @@ def _layout(config: dict[str, Any], names: Collection[str], *, unpacked: bool = 
             "a family is added by one file in checkpoints/families"
         )
     refusals.check(config, names, unpacked=unpacked)
-    return FAMILIES[kind](config, names)
+    layout = FAMILIES[kind](config, names)
+    refusals.check_shared(config, layout.config)
+    return layout
 
 
 def _load_tokenizer(directory: Path, gguf_file: str | None = None) -> Any:

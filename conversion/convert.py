@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from ..checkpoints.opening import Source, opened_source
 from ..models.config import ModelConfig
 from ..models.grouped import GroupedAttention
 from ..models.hooked import HookedModel
+from ..results import versions
 from ..training.comparison import ELEMENT_BYTES, RANK_MULTIPLE
 from .fitting import RIDGE, SWEEPS, TOLERANCE
 from .layer import SIDES, LayerConversion, convert_layer
@@ -26,7 +25,6 @@ from .target import Keys, Target, To, target
 from .text import Text, losses, second_moments, window_losses, windows
 
 Progress = Callable[[int, int, str], None]
-_VERSIONS = ("headscope", "torch", "numpy")
 
 
 def convert(
@@ -128,7 +126,7 @@ def convert(
         "cache_bytes": {"before": _cache(model.config), "after": _cache(goal.config)},
         "loss": scored_on | losses(task, before, after),
         "destination": None if destination is None else str(destination),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in _VERSIONS}},
+        "versions": versions("torch", "numpy"),
     }
     # What others measure is what came out.
     became = converted if destination is None else str(destination)

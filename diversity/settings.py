@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -16,7 +14,7 @@ from ..models.config import ModelConfig, Positions
 from ..models.factors import Factors
 from ..models.per_layer import shape_of
 from ..models.variant import AttentionConfig
-from ..results import plain
+from ..results import plain, versions
 from ..unfinished import Unfinished
 from .forms import gram
 from .null import random_factors
@@ -168,7 +166,7 @@ class Settings:
             **self.plan(config),
             "dtype": "float64",
             "null": self._describe_null(null),
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in _RECORDED}},
+            "versions": versions(*_RECORDED),
         }
 
     def plan(self, config: ModelConfig) -> dict[str, Any]:
@@ -258,7 +256,7 @@ def kinds_of_layers(config: ModelConfig, layers: Sequence[int]) -> list[list[int
     return list(kinds.values())
 
 
-_RECORDED = ("headscope", "torch", "numpy", "scipy", "pandas", "safetensors", "transformers", "transformer-lens")
+_RECORDED = ("torch", "numpy", "scipy", "pandas", "safetensors", "transformers", "transformer-lens")
 
 
 def _key(name: str) -> Key:

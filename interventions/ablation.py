@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +19,7 @@ from ..models.layers import parse_layers
 from ..plots import effect_intervals, effect_map
 from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import ablation_table
-from ..results import Picture, Result, source_of
+from ..results import Picture, Result, source_of, versions
 from ..training.corpus import documents
 from ..unfinished import Unfinished
 from . import parts
@@ -259,7 +257,7 @@ def ablate(
         "convention": view(model, path, chosen[0], rotated=rotated).convention,
         "cells": sweep.kind,
         "statistics": _STATISTICS,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in _RECORDED}},
+        "versions": versions(*_RECORDED),
     }
     with workers() as team:
         kept = Unfinished(target, "sweep", record)
@@ -311,7 +309,7 @@ def _fingerprint(task: Task) -> str:
     return hashlib.sha256(repr([(s.right, s.wrong, dict(s.factors)) for s in task.samples]).encode()).hexdigest()
 
 
-_RECORDED = ("headscope", "torch", "numpy", "scipy", "pandas")
+_RECORDED = ("torch", "numpy", "scipy", "pandas")
 _STATISTICS = {
     "unit": "the task's sample; samples of one document are averaged first, and the document is the unit",
     "interval": "95 %, BCa bootstrap of the mean paired difference (98.75 % where a sweep may stop at four looks)",

@@ -20,7 +20,7 @@ from ..models.layers import parse_layers
 from ..plots import effect_map
 from ..plots.panels import figure_of
 from ..plots.terminal import behaviour_table
-from ..results import Picture, Result, source_of
+from ..results import Picture, Result, source_of, versions
 from . import patterns
 from .applying import apply, padded
 from .edits import Edit, Rows
@@ -215,6 +215,7 @@ def behaviour(
         "kind": "behaviour",
         "checkpoint": origin,
         "config": model.config.to_dict(),
+        "versions": versions("torch", "numpy"),
         "text": text,
         "rows": len(given),
         "tokens": int(valid.sum()),

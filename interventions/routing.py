@@ -19,7 +19,7 @@ from ..models.layers import parse_layers
 from ..plots import routing_maps
 from ..plots.panels import OnAxes, figure_of
 from ..plots.routing_table import routing_table
-from ..results import Picture, Result, source_of
+from ..results import Picture, Result, source_of, versions
 from . import patterns
 from .applying import apply
 from .edits import Edit
@@ -226,6 +226,8 @@ def routing(
         "head": head,
         "edit": change.describe(),
         "edit_text": str(change),
+        "seed": seed,
+        "versions": versions("torch", "numpy"),
         **_measured(before, after),
     }
     result = Routing(

@@ -21,7 +21,7 @@ from ..models.hooked import HookedModel
 from ..plots import effect_map
 from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import needle_table
-from ..results import Picture, Result, source_of
+from ..results import Picture, Result, source_of, versions
 from ..training.corpus import documents
 
 if TYPE_CHECKING:
@@ -236,6 +236,7 @@ def needle(
             "samples": len(task.samples),
             "distractors": DISTRACTORS,
             "seed": seed,
+            "versions": versions("torch", "numpy", "scipy"),
             "note": task.note,
         },
         source=source_of(source),

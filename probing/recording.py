@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..kernels import ProbeValues
+from ..results import versions
 from .result import Probe
 from .spans import Span
 
@@ -95,6 +96,7 @@ def assemble(
             "new_tokens": len(tokens) - len(prompt),
             "generated": _decode(tokenizer, tokens[len(prompt) :]),
             "spans": [asdict(span) for span in spans],
+            "versions": versions("torch", "transformers"),
         },
         source=source,
     )

@@ -41,9 +41,10 @@ def forms(tmp_path_factory):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_form_of_a_source_gives_the_same_table(forms, verb):
-    tables = {name: VERBS[verb](source).table for name, source in forms.items()}
-    for name, table in tables.items():
-        pd.testing.assert_frame_equal(table, tables["path"], obj=name)
+    found = {name: VERBS[verb](source) for name, source in forms.items()}
+    for name, result in found.items():
+        pd.testing.assert_frame_equal(result.table, found["path"].table, obj=name)
+        assert result.record["versions"]["headscope"] == hs.__version__
 
 
 def test_a_result_keeps_what_the_verb_was_given(forms):

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -22,7 +21,7 @@ from ..models.variant import ELEMENT_BYTES, RANK_MULTIPLE
 from ..plots import loss_against_cache
 from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import comparison_tables
-from ..results import Picture, Result, source_of
+from ..results import Picture, Result, source_of, versions
 from .columns import MEANING, MEASURED
 from .kept import last_report
 from .run import TrainingError
@@ -228,7 +227,7 @@ def compare(
         "null_draws": null,
         "rules": _RULES,
         "trained_with": first.record["versions"],
-        "versions": {name: version(name) for name in ("headscope", "torch", "numpy", "scipy", "pandas")},
+        "versions": versions("torch", "numpy", "scipy", "pandas"),
     }
     result = Comparison(
         table=_group(by_control),

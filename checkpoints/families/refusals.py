@@ -7,11 +7,8 @@ from collections.abc import Collection
 from typing import Any
 
 from ...errors import CheckpointError
+from ...models.config import ModelConfig
 
-SHARING = frozenset(
-    ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"),
-)
-"""Types of which it is known whose keys a layer attends to, should it have none of its own."""
 BORROWED = "its layers have no keys and values: they attend to those of another model"
 KNOWN_REASONS = {
     "gemma4_assistant": BORROWED,
@@ -50,11 +47,6 @@ def check(config: dict[str, Any], names: Collection[str], *, unpacked: bool) -> 
         raise CheckpointError("is_encoder_decoder is set: only models that are all decoder are read")
     # A text model beside others keeps its own fields one level down.
     for fields in (config, config.get("text_config") or {}):
-        if (count := fields.get("num_kv_shared_layers")) and config.get("model_type") not in SHARING:
-            raise CheckpointError(
-                f"num_kv_shared_layers is {count}: layers share the keys and values of others, and of this model_type "
-                "it is not known which"
-            )
         kinds = fields.get("layer_types")
         for layer, kind in enumerate(kinds if isinstance(kinds, list) else ()):
             if kind not in ("full_attention", "sliding_attention"):
@@ -68,3 +60,19 @@ def check(config: dict[str, Any], names: Collection[str], *, unpacked: bool) -> 
                 raise CheckpointError(
                     f"tensor {name!r} says that the weights are packed ({method}): dequantise them first"
                 )
+
+
+def check_shared(config: dict[str, Any], model: ModelConfig) -> None:
+    """Refuse a configuration whose layers share keys if its family has not said whose.
+
+    Raises
+    ------
+    CheckpointError
+        Names the field.
+    """
+    for fields in (config, config.get("text_config") or {}):
+        if (count := fields.get("num_kv_shared_layers")) and model.n_layers_with_keys == model.n_layers:
+            raise CheckpointError(
+                f"num_kv_shared_layers is {count}: layers share the keys and values of others, and of this model_type "
+                "it is not known which"
+            )
