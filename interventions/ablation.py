@@ -29,7 +29,7 @@ from .plan import ALL, LayerScores, Plan
 from .statistics import FLIPS
 from .sweep import Sweep
 from .tabulate import LEVEL, MEANING, effect_table, sample_table
-from .tasks import Task, named
+from .tasks import Task, chance, named
 from .workers import Workers, workers
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Ablation(Result):
 
     def summary(self) -> str:
         """Return the unedited model's score and how many cells matter."""
-        clean, table = self.record["clean"], self.table
+        clean, blind, table = self.record["clean"], self.record["chance"], self.table
         sure = table["significant"].astype(bool)
         cells = f"{len(table)} cell{'' if len(table) == 1 else 's'}"
         stopped = ""
@@ -101,7 +101,8 @@ class Ablation(Result):
         hurt, helped = (np.count_nonzero(sure & side) for side in (table["effect"] < 0, table["effect"] > 0))
         return (
             f"Unedited: score {clean['score']:.3f} nats, accuracy {100 * clean['accuracy']:.1f} %, over "
-            f"{_many(clean['n'], self.record['units'])} ({self.record['task']['unit']}).\n"
+            f"{_many(clean['n'], self.record['units'])} ({self.record['task']['unit']}); where all tokens are alike, "
+            f"{blind['score']:.3f} nats and {100 * blind['accuracy']:.1f} %.\n"
             f"{np.count_nonzero(sure)} of {cells} matter beyond a random direction of their norm: "
             f"{hurt} edits hurt, {helped} help (both q < {LEVEL}, Benjamini-Hochberg over {cells}).{stopped}"
         )
@@ -266,6 +267,7 @@ def ablate(
             return None
     score, accuracy = found[0].clean, found[0].clean_accuracy
     record["clean"] = {"score": float(score.mean()), "accuracy": float(accuracy.mean()), "n": len(score)}
+    record["chance"] = dict(zip(("score", "accuracy"), chance(task, sweep.d_vocab), strict=True))
     record["units"] = len(set(units))
     result = Ablation(table=effect_table(found, units, plan), samples=sample_table(found), record=record, source=source)
     if target is not None:

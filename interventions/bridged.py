@@ -40,6 +40,11 @@ class BridgeSweep:
         return self.model.cfg.n_layers
 
     @property
+    def d_vocab(self) -> int:
+        """Tokens that the model chooses from."""
+        return self.model.cfg.d_vocab
+
+    @property
     def kind(self) -> str:
         """What a cell's number counts."""
         return cell_kind(self.plan, self.model.cfg.n_heads, self._groups)

@@ -104,6 +104,11 @@ class Sweep:
         return self.model.config.n_layers
 
     @property
+    def d_vocab(self) -> int:
+        """Tokens that the model chooses from."""
+        return self.model.config.d_vocab
+
+    @property
     def kind(self) -> str:
         """What a cell's number counts."""
         config = self.model.config.attention

@@ -13,7 +13,7 @@ from ...errors import HeadscopeError
 from .jsonl import from_jsonl
 from .making import backend, leading
 from .source import brackets, indentation
-from .task import Row, Sample, Task, evaluate, pair_scores, row_scores
+from .task import Row, Sample, Task, chance, evaluate, pair_scores, row_scores
 from .tokens import induction, next_token, retrieval
 
 NAMES = ("induction", "retrieval", "next-token", "brackets", "indentation")
@@ -77,6 +77,7 @@ __all__ = [
     "Sample",
     "Task",
     "brackets",
+    "chance",
     "evaluate",
     "from_jsonl",
     "indentation",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -196,6 +198,43 @@ def pair_scores(
         raise ValueError("the sample should have a wrong row but has none: see row_scores")
     score = log_probabilities(right, sample.right.answers).sum() - log_probabilities(wrong, sample.wrong.answers).sum()
     return float(score), float(score > 0)
+
+
+def chance(task: Task, d_vocab: int) -> tuple[float, float]:
+    """Return the mean score and accuracy of a model for which all tokens are alike.
+
+    Parameters
+    ----------
+    task
+        What is scored.
+    d_vocab
+        Tokens that a model chooses from.
+
+    Returns
+    -------
+    tuple
+        Score in nats: ``-log d_vocab`` a token, 0 against a foil. Accuracy is that of a guess: one in `d_vocab`, or one
+        in two where the answer is contrasted with another.
+
+    Examples
+    --------
+    >>> row = Row(tokens=(4, 2), scored=(1,), answers=(0,))
+    >>> chance(Task("one", "row", "log p", (Sample(row),)), d_vocab=4)
+    (-1.3862943611198906, 0.25)
+    """
+    nats = math.log(d_vocab)
+    scores, right = [], []
+    for sample in task.samples:
+        if sample.wrong is not None:
+            scores.append(nats * (len(sample.wrong.scored) - len(sample.right.scored)))
+            right.append(0.5)
+        elif sample.right.foils is not None:
+            scores.append(0.0)
+            right.append(0.5)
+        else:
+            scores.append(-nats)
+            right.append(1 / d_vocab)
+    return fmean(scores), fmean(right)
 
 
 @torch.no_grad()

@@ -199,6 +199,8 @@ def marked_letters(seed: int, samples: int = 24) -> Task:
 def test_the_planted_head_is_found_and_no_other(planted):
     result = ablate(planted, marked_letters(1), path="k_private", how="shuffle", seeds=2)
     assert result.record["clean"]["accuracy"] == 1.0
+    assert result.record["chance"] == {"score": 0.0, "accuracy": 0.5}
+    assert "; where all tokens are alike, 0.000 nats and 50.0 %." in result.summary()
     found = result.table[result.table["significant"]]
     assert found[["layer", "head"]].to_numpy().tolist() == [[1, HEAD]]
     row = found.iloc[0]

@@ -20,6 +20,7 @@ from headscope.interventions.tasks import (
     Sample,
     Task,
     brackets,
+    chance,
     evaluate,
     from_jsonl,
     indentation,
@@ -202,6 +203,17 @@ def test_a_model_that_knows_the_answers_is_always_right(maker, make):
     wrong = evaluate(task, lambda *batch: knowing(*batch, sign=-1.0), batch_size=4)
     assert wrong["accuracy"].eq(0).all()
     assert (table["score"] > wrong["score"]).all()
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_chance_is_what_a_model_scores_for_which_all_tokens_are_alike(maker, make):
+    """Its accuracy is that of a guess."""
+    task = make(maker)
+    flat = evaluate(task, lambda tokens, lengths, ids: torch.zeros(*tokens.shape, D_VOCAB))
+    score, accuracy = chance(task, D_VOCAB)
+    assert score == pytest.approx(flat["score"].mean(), abs=1e-4)
+    pair = task.samples[0].wrong is not None or task.samples[0].right.foils is not None
+    assert accuracy == pytest.approx(1 / 2 if pair else 1 / D_VOCAB)
 
 
 @pytest.mark.parametrize("maker", MAKERS)
