@@ -1,4 +1,4 @@
-"""Errors that a caller may want to catch as a family."""
+"""Errors that a caller may want to catch as a family, and the warning that something was passed over."""
 
 from __future__ import annotations
 
@@ -42,3 +42,7 @@ class TokenizerError(HeadscopeError):
     ...     print("give it tokens")
     give it tokens
     """
+
+
+class HeadscopeWarning(UserWarning):
+    """Something that was given was passed over: the message says what and why. The command line prints it as a note."""

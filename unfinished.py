@@ -42,7 +42,7 @@ class Unfinished:
         wanted = json.loads(json.dumps(plan))
         if described.exists():
             there = json.loads(described.read_text(encoding="utf-8"))
-            if found := _difference(there, wanted):
+            if found := difference(there, wanted):
                 name, theirs, ours = found
                 raise HeadscopeError(
                     f"{self._root} holds an unfinished {what} whose {name} is {theirs}, not {ours}: "
@@ -82,12 +82,18 @@ class Unfinished:
         part.replace(path)
 
 
-def _difference(there: Any, wanted: Any) -> tuple[str, Any, Any] | None:
-    """Return where two plans differ first (``checkpoint.sha256``), and what either says; None where they agree."""
+def difference(there: Any, wanted: Any) -> tuple[str, Any, Any] | None:
+    """Return where two plans differ first, and what either says; None where they agree.
+
+    Examples
+    --------
+    >>> difference({"steps": 9, "model": {"rank": 6}}, {"steps": 9, "model": {"rank": 4}})
+    ('model.rank', 6, 4)
+    """
     if not (isinstance(there, dict) and isinstance(wanted, dict)):
         return None if there == wanted else ("", there, wanted)
     for name in {**wanted, **there}:
-        if found := _difference(there.get(name), wanted.get(name)):
+        if found := difference(there.get(name), wanted.get(name)):
             rest, theirs, ours = found
             return f"{name}.{rest}" if rest else name, theirs, ours
     return None

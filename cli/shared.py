@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,14 +80,15 @@ def _page(results: Sequence[Any], html: Path) -> Path:
 
 @contextmanager
 def mistakes() -> Iterator[None]:
-    """Turn the user's mistakes into one line on standard error and exit status 2.
+    """Turn the user's mistakes into one line on standard error and exit status 2, and our warnings into notes there.
 
     With ``HEADSCOPE_DEBUG`` set the traceback is shown instead.
     """
     from ..errors import HeadscopeError
 
     try:
-        yield
+        with _notes():
+            yield
     except BrokenPipeError:  # whoever read has enough; nothing more can be said there
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(141) from None
@@ -96,6 +98,25 @@ def mistakes() -> Iterator[None]:
         message = " ".join(str(error).split())
         typer.echo(f"error: {message}", err=True)
         raise typer.Exit(2) from None
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Print each `HeadscopeWarning` as a line on standard error; other warnings are shown as ever."""
+    from ..errors import HeadscopeWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", HeadscopeWarning)
+        show = warnings.showwarning
+
+        def note(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if issubclass(category, HeadscopeWarning):
+                typer.echo(f"note: {message}", err=True)
+            else:
+                show(message, category, *rest, **more)
+
+        warnings.showwarning = note
+        yield
 
 
 @contextmanager

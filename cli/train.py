@@ -12,10 +12,12 @@ from .shared import Html, Json, claim, give, mistakes, progress
 
 def train(
     preset: Annotated[str, typer.Argument(help="Variant: mha, gqa, mqa, mla or lrkv.", metavar="PRESET")],
-    out: Annotated[Path, typer.Option(help="Directory of the run; must not exist, unless --resume.", file_okay=False)],
+    out: Annotated[
+        Path, typer.Option(help="Directory of the run; must not exist or be empty, unless --resume.", file_okay=False)
+    ],
     size: Annotated[str, typer.Option(help="reference (about a million parameters) or tiny.")] = "reference",
     text: Annotated[
-        Path | None, typer.Option(help="Text file or folder to train on. Default: Python's standard library.")
+        Path | None, typer.Option(help="Text file, or folder of them, to train on. Default: Python's standard library.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Optimiser steps.", min=1)] = None,
     batch_size: Annotated[int | None, typer.Option(help="Windows a step.", min=1)] = None,
@@ -34,15 +36,12 @@ def train(
     """Train a small model of one variant, matched with the others; a killed run resumes to the same bits."""
     with mistakes():
         from .. import training
+        from ..checkpoints.store import read_json
+        from ..training.closing import closing
 
         corpus = training.standard_library() if text is None else training.from_path(text)
-        if same_parameters and (rank is not None or cache_ratio is not None):
-            raise ValueError("--same-parameters goes with the preset's own rank")
-        config = (
-            training.matched(preset, size)
-            if same_parameters
-            else training.build(preset, size, rank=rank, cache_ratio=cache_ratio)
-        )
+        make = training.matched if same_parameters else training.build
+        config = make(preset, size, rank=rank, cache_ratio=cache_ratio)
         asked = {"steps": steps, "batch_size": batch_size, "save_every": save_every}
         recipe = training.Recipe(
             seed=seed, threads=threads, **{name: value for name, value in asked.items() if value is not None}
@@ -53,15 +52,13 @@ def train(
                 corpus,
                 out,
                 recipe,
-                preset=preset
-                if rank is None and cache_ratio is None
-                else f"{preset}-r{config.attention.to_dict()['rank']}",
                 resume=resume,
                 progress=lambda done, total, seen: tick(
                     done, total, f"loss {seen['loss']:.3f}, {seen['tokens_per_second']:,.0f} tokens/s"
                 ),
             )
-        typer.echo(final)
+        for line in [*closing(read_json(out.expanduser() / "result.json")), final]:
+            typer.echo(line)
 
 
 def compare(

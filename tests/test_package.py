@@ -93,7 +93,7 @@ def test_imports_point_one_way():
         "plots": {"plots"},
         "kernels": {"kernels"},
         "budgets": {"budgets", "checkpoints", "models", "plots", "results"},
-        "training": {"training", "checkpoints", "diversity", "models", "plots", "errors", "results"},
+        "training": {"training", "checkpoints", "diversity", "models", "plots", "errors", "results", "unfinished"},
         "conversion": {
             "conversion",
             "checkpoints",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..models.config import ModelConfig
 from ..models.grouped import GroupedConfig
@@ -42,7 +42,7 @@ BACKBONES = {
 """``reference``: about a million parameters. ``tiny``: seconds on one core, for a try."""
 
 
-def _lrkv(b: Backbone) -> AttentionConfig:
+def _lrkv(b: Backbone) -> LRKVConfig:
     return LRKVConfig(n_heads=b.n_heads, d_head=b.d_head, rank=rank_for(0.5, b.n_heads, b.d_head))
 
 
@@ -62,7 +62,11 @@ PRESETS: dict[str, Callable[[Backbone], AttentionConfig]] = {
     "mla": _mla,
     "lrkv": _lrkv,
 }
-"""Name -> the attention of a backbone. Cache of MHA's: gqa 1/4, mqa 1/H, mla 1/4, lrkv 1/2 at most."""
+"""Name -> the attention of a backbone.
+
+Of MHA's cache: gqa 1/4 (in the tiny backbone, whose 4 heads would leave one group, 1/2), mqa 1/H, mla 1/4, lrkv 1/2 at
+most.
+"""
 
 
 def build(
@@ -109,18 +113,58 @@ def build(
         d_vocab=backbone.d_vocab,
         n_ctx=backbone.n_ctx,
         attention=attention,
-        mlp=MLPConfig(d_mlp=d_mlp or backbone.d_mlp),
+        mlp=MLPConfig(d_mlp=backbone.d_mlp if d_mlp is None else d_mlp),
         norm=NormConfig("rms", 1e-5),
         positions=Rotary(),
         tie_embeddings=True,
     )
 
 
-def matched(preset: str, size: str = "reference") -> ModelConfig:
-    """Return a preset's model with the MLP widened until it has as many parameters as MHA's (to within one column)."""
+def matched(
+    preset: str, size: str = "reference", *, rank: int | None = None, cache_ratio: float | None = None
+) -> ModelConfig:
+    """Return a preset's model with as many parameters as MHA's, to within one column of the MLP, which makes up for it.
+
+    Parameters
+    ----------
+    preset, size, rank, cache_ratio
+        As for `build`.
+
+    Raises
+    ------
+    ValueError
+        As `build`.
+    """
     wanted = n_parameters(build("mha", size))
-    plain = build(preset, size)
+    plain = build(preset, size, rank=rank, cache_ratio=cache_ratio)
     backbone = BACKBONES[size]
     each = 3 * backbone.d_model * backbone.n_layers
     extra = round((wanted - n_parameters(plain)) / each)
-    return build(preset, size, d_mlp=backbone.d_mlp + extra)
+    return build(preset, size, rank=rank, cache_ratio=cache_ratio, d_mlp=backbone.d_mlp + extra)
+
+
+def label(config: ModelConfig) -> str:
+    """Return what a model is called beside others: by its attention.
+
+    Returns
+    -------
+    str
+        A preset's name if the attention is the preset's, whatever the width of the MLP; ``"lrkv-r4"`` for the lrkv
+        preset with another rank; ``"custom"`` for anything else.
+
+    Examples
+    --------
+    >>> label(build("lrkv")), label(build("lrkv", rank=6)), label(build("lrkv", rank=4)), label(matched("mqa"))
+    ('lrkv', 'lrkv', 'lrkv-r4', 'mqa')
+    """
+    attention = config.attention
+    if config.by_layer:
+        return "custom"
+    for name, make in PRESETS.items():
+        if attention in [make(backbone) for backbone in BACKBONES.values()]:
+            return name
+    if isinstance(attention, LRKVConfig):
+        own = [_lrkv(backbone) for backbone in BACKBONES.values()]
+        if attention in [replace(preset, rank=min(attention.rank, preset.d_head)) for preset in own]:
+            return f"lrkv-r{attention.rank}"
+    return "custom"

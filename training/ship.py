@@ -8,7 +8,7 @@ from pathlib import Path
 from ..checkpoints import open_checkpoint, save
 from ..checkpoints.runs import open_run
 from ..models.hooked import n_parameters
-from .run import TrainingError
+from .directory import TrainingError
 
 
 def ship(run: str | os.PathLike[str], directory: str | os.PathLike[str], command: str) -> Path:
@@ -26,13 +26,15 @@ def ship(run: str | os.PathLike[str], directory: str | os.PathLike[str], command
     Raises
     ------
     TrainingError
-        If the run is not finished.
+        If the run is not finished, or its weights are not there.
     CheckpointError
         If there is no run, or the directory holds something.
     """
     found = open_run(run)
     if found.result is None:
         raise TrainingError(f"{run} is not finished: go on with headscope train … --resume")
+    if not found.steps:
+        raise TrainingError(f"{run} is what was kept of a run: its weights are not there, so there is nothing to ship")
     model = open_checkpoint(found.steps[max(found.steps)]).load()
     record = {
         **{name: value for name, value in found.record.items() if name != "model"},

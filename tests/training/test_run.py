@@ -14,9 +14,12 @@ from pathlib import Path
 import headscope as hs
 import pytest
 import torch
-from headscope.training import Recipe, TrainingError, build, from_path, saved_steps, train
+from headscope.cli import app
+from headscope.training import PRESETS, Recipe, TrainingError, build, from_path, saved_steps, train
 from headscope.training.optimiser import Optimisers, rate
+from headscope.training.tokens import batch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 RECIPE = Recipe(steps=48, batch_size=4, save_every=7, validate_every=16, seed=3)
 
@@ -113,11 +116,27 @@ def test_another_run_is_not_resumed(run, text, tmp_path):
         train(build("lrkv", "tiny"), from_path(text), other, Recipe(steps=9), preset="lrkv", resume=True)
 
 
-def test_seeds_differ_and_variants_see_the_same_batches(text, tmp_path):
+def test_seeds_differ_and_variants_see_the_same_batches(text, tmp_path, monkeypatch):
+    seen: dict[str, list[torch.Tensor]] = {}
+
+    def recorded(*arguments, **named):
+        windows = batch(*arguments, **named)
+        seen.setdefault(place.name, []).append(windows)
+        return windows
+
+    monkeypatch.setattr("headscope.training.run.batch", recorded)
+    monkeypatch.setattr("headscope.training.run.evaluate", lambda model, corpus, seed: {})
     corpus, short = from_path(text), {"steps": 2, "batch_size": 2, "save_every": 2}
-    for name, preset, seed in (("a", "mha", 0), ("b", "mha", 0), ("c", "mha", 1)):
-        train(build(preset, "tiny"), corpus, tmp_path / name, Recipe(seed=seed, **short), preset=preset)
-    a, b, c = (load_file(saved_steps(tmp_path / n)[2] / "model.safetensors") for n in "abc")
+    runs = [(preset, preset, 0) for preset in PRESETS] + [("again", "mha", 0), ("other", "mha", 1)]
+    for name, preset, seed in runs:
+        place = tmp_path / name
+        train(build(preset, "tiny"), corpus, place, Recipe(seed=seed, **short))
+    first = torch.stack(seen["mha"])
+    assert first.shape == (2, 2, 32)
+    assert not torch.equal(first[0], first[1])
+    assert all(torch.equal(torch.stack(seen[preset]), first) for preset in PRESETS)
+    assert not torch.equal(torch.stack(seen["other"]), first)
+    a, b, c = (load_file(saved_steps(tmp_path / n)[2] / "model.safetensors") for n in ("mha", "again", "other"))
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert not torch.equal(a["embed.weight"], c["embed.weight"])
 
@@ -169,3 +188,26 @@ def test_the_command_says_what_is_wrong(text, tmp_path):
         assert words in done.stderr
         assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_the_command_ends_with_what_came_out(text, tmp_path):
+    (folder := tmp_path / "text").mkdir()
+    for file in text.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "table.csv").write_text("1,2\n")
+    arguments = ["train", "lrkv", "--size", "tiny", "--cache-ratio", "0.9", "--same-parameters", "--text", str(folder)]
+    ending = ["--steps", "2", "--batch-size", "2", "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, [*arguments, *ending])
+    assert done.exit_code == 0, done.output
+    lines, result = done.stdout.splitlines(), json.loads((tmp_path / "run" / "result.json").read_text())
+    assert len(lines) == 4
+    assert f"{result['test']['loss']:.4f} nats a token" in lines[0]
+    assert f"bigram {result['baselines']['bigram']:.3f}" in lines[0]
+    assert f"the second time {result['induction']['second_loss']:.3f}" in lines[1]
+    assert lines[2].endswith("of the processor")
+    assert lines[3] == str(saved_steps(tmp_path / "run")[2])
+    assert done.stderr.startswith(f"note: {folder}: passed over are 1 files or folders (another suffix: 1)")
+    assert done.stderr.count("\n") == 1
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["preset"] == "lrkv-r5"
+    assert record["corpus"]["skipped"] == {"another suffix": 1}
