@@ -94,15 +94,15 @@ def train(
     Raises
     ------
     TrainingError
-        If a split has fewer tokens than a window; if the directory holds something (without `resume`), or no run,
-        another run or a finished one (with it), or another process trains in it.
+        If train or validation has fewer tokens than a window, or test has no text; if the directory holds something
+        (without `resume`), or no run, another run or a finished one (with it); or if another process trains in it.
     """
     root = Path(directory).expanduser()
     record = _record(config, corpus, recipe, label(config) if preset is None else preset)
     check_free(root, record, resume)
     tokenizer = begun_with(root) or train_tokenizer(corpus.texts("train"), config.d_vocab)
     tokens = {split: encode(tokenizer, corpus.texts(split)) for split in ("train", "validation")}
-    _require_windows(tokens, config.n_ctx)
+    _require_text(tokens, config.n_ctx, corpus)
     with claimed(root, record, resume), _apart(recipe.threads):
         torch.default_generator.manual_seed(recipe.seed)
         model = HookedModel(config, tokenizer)
@@ -158,7 +158,9 @@ def _record(config: ModelConfig, corpus: Corpus, recipe: Recipe, preset: str) ->
     }
 
 
-def _require_windows(tokens: Mapping[str, Tensor], n_ctx: int) -> None:
+def _require_text(tokens: Mapping[str, Tensor], n_ctx: int, corpus: Corpus) -> None:
+    if not any(corpus.texts("test")):
+        raise TrainingError("the test split has no text, but the trained model is measured on it: give more text")
     for split, row in tokens.items():
         if len(row) < n_ctx:
             raise TrainingError(

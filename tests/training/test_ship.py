@@ -9,13 +9,13 @@ import headscope as hs
 import pytest
 import torch
 from headscope.checkpoints.runs import open_run
-from headscope.training import Recipe, TrainingError, build, compare, from_path, saved_steps, ship, train
+from headscope.training import Recipe, TrainingError, build, compare, saved_steps, ship, train
 
 
 @pytest.fixture(scope="module")
-def run(text, tmp_path_factory):
+def run(little, tmp_path_factory):
     root = tmp_path_factory.mktemp("runs") / "run"
-    train(build("lrkv", "tiny"), from_path(text), root, Recipe(steps=2, batch_size=2, save_every=1))
+    train(build("lrkv", "tiny"), little, root, Recipe(steps=2, batch_size=2, save_every=1))
     return root
 
 
