@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def reference_legend(table: pd.DataFrame) -> list[str]:
     ]
 
 
-def _each(values: pd.Series) -> str:
+def _each(values: Iterable[int]) -> str:
     return "/".join(f"{value:,}" for value in sorted(set(values)))
 
 
