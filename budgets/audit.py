@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pandas as pd
 
-from ..plots.budget_tables import findings_table
+from ..plots.terminal import findings_table
 from ..results import Picture, Result, versions
 from .between import SAME_TEXT, bytes_a_token, disagreements, twins
 from .checks import NAME_TOLERANCE, check_row

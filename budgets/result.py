@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pandas as pd
 
-from ..plots.budget_tables import MIB, batch_table, equal_table, model_table, parallel_table
 from ..plots.capacity import cache_against_rank, paper_loss
 from ..plots.panels import OnAxes, figure_of
+from ..plots.terminal import MIB, batch_table, equal_table, model_table, parallel_table
 from ..results import Picture, Result
 from .columns import MEANING
 from .matching import largest_rank

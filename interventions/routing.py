@@ -18,7 +18,7 @@ from ..models.hooked import HookedModel
 from ..models.layers import parse_layers
 from ..plots import routing_maps
 from ..plots.panels import OnAxes, figure_of
-from ..plots.routing_table import routing_table
+from ..plots.terminal import routing_table
 from ..results import Picture, Result, source_of, versions
 from . import patterns
 from .applying import apply

@@ -6,37 +6,32 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
 from ..checkpoints.runs import TrainingRun, carried_run, open_run
 from ..diversity import Offsets
 from ..diversity.settings import Progress
-from ..models.config import ModelConfig
-from ..models.hooked import n_parameters
 from ..models.variant import ELEMENT_BYTES, RANK_MULTIPLE
 from ..plots import loss_against_cache
 from ..plots.panels import OnAxes, figure_of
 from ..plots.terminal import comparison_tables
 from ..results import Picture, Result, source_of, versions
-from .columns import MEANING, MEASURED
-from .kept import last_report
+from .columns import MEANING, TESTED_AS
+from .controls import CONTROLS, SAME_PARAMETERS, assign_controls, by_control, check_alike, model_names
+from .controls import RULES as CONTROL_RULES
+from .kept import finished
+from .measuring import measure
 from .run import TrainingError
-from .seeds import first_reached, holm, mean_interval
+from .seeds import CONFIDENCE, LEVEL
+from .tabulate import difference_table, model_table, reach_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-SAME_PARAMETERS = 0.01
-"""Models whose numbers of parameters differ by no more than this share count as equally large."""
-CONTROLS = ("backbone", "parameters")
-
-SIZES = ("parameters", "kv_parameters", "cache_bytes", "cache_bytes_physical")
-"""What a model has whatever its seed; cache in bytes a token over all layers."""
 _SHOWN = (
     "control",
     "model",
@@ -53,7 +48,6 @@ _CAPTION = (
     "mean over a model's seeds and the bar its 95 % interval; whether two models differ is tested seed by seed, in the "
     "table of differences."
 )
-NULLS = ("qk_null_pct_heads", "qk_null_centred_pct_cap", "ov_null_pct_heads", "ov_null_centred_pct_cap")
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -63,15 +57,16 @@ class Comparison(Result):
     Parameters
     ----------
     table
-        One row per control and model: seeds, `SIZES`, `NULLS`, and ``_mean``, ``_low``, ``_high`` of each of `MEASURED`
-        (no interval from a single seed).
+        One row per control and model: seeds, sizes, nulls, and ``_mean``, ``_low``, ``_high`` of what runs measured (no
+        interval from a single seed); see `meaning`.
     runs
         One row per run.
     reach
         Per control, model and baseline: at which step the model's validation loss is first at or below the baseline's
         last one, seed by seed, then ``step_mean``, ``step_low``, ``step_high`` where every seed came there.
     differences
-        Per control and pair of models: the paired difference in loss, its interval, and p after Holm's correction.
+        Per control, measure and pair of models: the paired difference, its interval, p after Holm's correction, and
+        the difference that these seeds could have shown.
     record
         What was compared and by which rules.
 
@@ -102,36 +97,81 @@ class Comparison(Result):
         )
 
     def reading(self) -> str:
-        """Return which differences in loss are larger than the seeds' spread, and which are not."""
+        """Return which differences the seeds show, which they do not, and how large those could be."""
+        if len(set(self.runs["model"])) < 2:
+            return "One model: there is nothing to compare."
         lines = [line for control in CONTROLS for line in self._differences(control)]
-        return "\n".join(lines) or "One model: there is nothing to compare."
+        if "parameters" not in set(self.table["control"]):
+            lines.append(
+                f"Same parameters: no two models are as large (within {100 * SAME_PARAMETERS:g} %), so this control is "
+                "missing; headscope train … --same-parameters makes its models."
+            )
+        return "\n".join(lines)
 
     def _differences(self, control: str) -> list[str]:
-        found = pd.DataFrame(self.differences[self.differences["control"] == control]).to_dict("records")
-        if not found:
+        here = self.differences[self.differences["control"] == control]
+        losses = pd.DataFrame(here[here["measure"] == "loss"]).to_dict("records")
+        if not losses:
             return []
-        known = [row for row in found if not math.isnan(row["p"])]
+        known = [row for row in losses if not math.isnan(row["p"])]
         if not known:
             return [f"Same {control}: a single seed says nothing about the spread, so no difference can be judged."]
-        apart = [_pair(row) for row in known if row["p_holm"] < 0.05]
-        inside = [_pair(row) for row in known if not row["p_holm"] < 0.05]
+        apart, others = ([row for row in known if (row["p_holm"] < LEVEL) == stands] for stands in (True, False))
         fewest, most = (pick(row["seeds"] for row in known) for pick in (min, max))
         n = f"n={fewest}" if fewest == most else f"n={fewest}–{most}"
-        rule = f"paired by seed, {n}, Holm over {len(known)} pairs, 5 %"
-        lines = [
-            f"Same {control}, apart by more than the seeds' spread ({rule}): {'; '.join(apart) or 'no pair'}.",
-            f"Same {control}, inside the seeds' spread: {'; '.join(inside) or 'no pair'}.",
-        ]
-        if few := len(found) - len(known):
-            pairs = "1 pair has" if few == 1 else f"{few} pairs have"
-            lines.append(f"Same {control}, not judged: {pairs} fewer than two seeds in common.")
-        return lines
+        rule = f"paired by seed, {n}, Holm's correction, {100 * LEVEL:g} %"
+        shown = "; ".join(
+            f"{_pair(row)} {row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]" for row in apart
+        )
+        lines = [f"Same {control}, test losses apart beyond the seeds' spread ({rule}): {shown or 'no pair'}."]
+        if others:
+            least, largest = (pick(row["detectable"] for row in others) for pick in (min, max))
+            needed = f"{least:.2g} nats" if len(others) == 1 else f"{least:.2g} to {largest:.2g} nats, by pair"
+            lines.append(
+                f"Same {control}, not told apart: {', '.join(map(_pair, others))}. With the spread of these seeds it "
+                f"takes a difference of {needed}; a smaller one may be there."
+            )
+        if few := len(losses) - len(known):
+            names = "1 pair has" if few == 1 else f"{few} pairs have"
+            lines.append(f"Same {control}, not judged: {names} fewer than two seeds in common.")
+        return [*lines, self._beside_loss(control)]
+
+    def _beside_loss(self, control: str) -> str:
+        """Return what else is apart, by the same rule."""
+        here = self.differences[self.differences["control"] == control]
+        said = []
+        for name, words in TESTED_AS.items():
+            rows = pd.DataFrame(here[(here["measure"] == name) & (here["p_holm"] < LEVEL)]).to_dict("records")
+            pairs = "; ".join(f"{_pair(row)} {row['difference']:+.3g}" for row in rows)
+            said.append(f"{words}: {pairs or 'no pair'}")
+        return f"Same {control}, apart by the same rule in {'; '.join(said)}."
 
     def measured(self) -> list[str]:
         """Return what the same test split costs without a network."""
         known = self.record["baselines_bits_per_byte"]
         without = ", ".join(f"{name} {value:.3f}" for name, value in known.items())
-        return [f"The same test split without a network, bits/byte: {without}."]
+        lines = [f"The same test split without a network, bits/byte: {without}."]
+        mixed = [f"{name} {', '.join(seen)}" for name, seen in self.record["trained_with"].items() if len(seen) > 1]
+        return lines + ([f"Trained with different versions: {'; '.join(mixed)}."] if mixed else [])
+
+    def legend(self) -> list[str]:
+        """Return what a reader of the terminal's tables has to know."""
+        rules = self.record["rules"]
+        parts = sorted(set(self.table["qk_part"]) | set(self.table["ov_part"]))
+        other = [part for part in parts if part != "all"]
+        of = "".join(f", of mla part {part} (between residual streams, positions left out)" for part in other)
+        return [
+            f"Cache: bytes that a token leaves over all layers, {ELEMENT_BYTES} an element; in brackets, where more, "
+            f"with ranks padded to a multiple of {RANK_MULTIPLE}. K/V: weights that make keys and values. Induction: "
+            "the best head's attention to what followed an equal token. Minutes: by the clock, with whatever else the "
+            "machine did.",
+            f"Effective rank: {rules['effective_rank']}{of}. Null: random layers of the same architecture; below: "
+            "layers lower than all of its draws, mean over seeds.",
+            f"Saved: steps left at the {rules['reach']}. In brackets the seeds; 1 of 2: only one "
+            "of two came there; –: a run has no log.",
+            "Difference: the interval is each pair's own; p (Holm) is corrected for all pairs; takes: what a "
+            "difference would have to be to pass with this spread over seeds.",
+        ]
 
     def meaning(self) -> dict[str, str]:
         """Return what the columns hold."""
@@ -143,8 +183,8 @@ class Comparison(Result):
 
     def terminal(self) -> tuple[list[Table], list[str]]:
         """Return the tables a control, what needs no network beside them, and which differences stand."""
-        lines = [*self.measured(), *self.reading().splitlines()]
-        return comparison_tables(self.table, self.reach), lines
+        lines = [*self.legend(), *self.measured(), *self.reading().splitlines()]
+        return comparison_tables(self.table, self.reach, self.differences), lines
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the table and the three others."""
@@ -157,7 +197,7 @@ class Comparison(Result):
 
     def plot(self, ax: OnAxes = None) -> Figure:
         """Draw each model's loss against its cache."""
-        return figure_of(loss_against_cache(_by_control(self.runs), ax=ax))
+        return figure_of(loss_against_cache(by_control(self.runs), ax=ax))
 
 
 def compare(
@@ -204,36 +244,36 @@ def compare(
     if not runs:
         raise ValueError("there is no run to compare")
     opened = [_opened(run) for run in runs]
-    for run in opened[1:]:
-        _check_alike(opened[0], run)
+    check_alike(opened)
+    names = model_names(opened)
     if out is not None:
         Path(out).expanduser().mkdir(parents=True, exist_ok=True)
     measured = []
-    for done, run in enumerate(opened):
-        measured.append(_measure(run, offsets, null))
+    for done, (run, name) in enumerate(zip(opened, names, strict=True)):
+        measured.append(measure(run, name, offsets, null))
         if progress is not None:
             progress(done + 1, len(opened), run.path.name)
-    table = _assign_controls(pd.DataFrame(measured))
+    table = assign_controls(pd.DataFrame(measured))
     curves = {(row["path"]): run.log for row, run in zip(measured, opened, strict=True)}
-    by_control = _by_control(table)
+    rows = by_control(table)
     first = opened[0]
     record = {
         "kind": "comparison of training runs",
         "runs": [str(run.path) for run in opened],
         "recipe": {name: value for name, value in first.record["recipe"].items() if name != "seed"},
         "corpus": first.record["corpus"],
-        "baselines_bits_per_byte": (first.result or {})["baselines"],
+        "baselines_bits_per_byte": finished(first)["baselines"],
         "offsets": str(Offsets.parse(offsets)).lower(),
         "null_draws": null,
-        "rules": _RULES,
-        "trained_with": first.record["versions"],
+        "rules": RULES,
+        "trained_with": _trained_with(opened),
         "versions": versions("torch", "numpy", "scipy", "pandas"),
     }
     result = Comparison(
-        table=_group(by_control),
+        table=model_table(rows),
         runs=table,
-        reach=_reach(by_control, curves),
-        differences=_differences(by_control),
+        reach=reach_table(rows, curves),
+        differences=difference_table(rows),
         record=record,
     )
     if out is not None:
@@ -241,16 +281,16 @@ def compare(
     return result
 
 
-_RULES = {
-    "interval": "Student's 95 % interval of the mean over seeds; none from one seed",
-    "backbone": "models whose MLP is as wide as the baseline's",
-    "parameters": "models within 1 % of the baseline's parameters; of several of one preset the nearest",
-    "cache_bytes": "2 bytes an element; physical: ranks padded to a multiple of 8",
-    "effective_rank": "mean over layers at the last step; MLA's part content_d_model, all others' part all",
+RULES = {
+    **CONTROL_RULES,
+    "interval": f"Student's {100 * CONFIDENCE:g} % interval of the mean over seeds; none from one seed",
+    "cache_bytes": f"{ELEMENT_BYTES} bytes an element; physical: ranks padded to a multiple of {RANK_MULTIPLE}",
+    "effective_rank": "mean over layers at the last step",
     "reach": "first step at which the validation loss, straight between logged points, is at or below the last "
     "validation loss of the baseline's run with the same seed",
-    "difference": "test loss, paired by seed; t-test, Holm's correction over the pairs of a control",
+    "difference": "paired by seed; t-test, Holm's correction over a measure's pairs in both controls",
 }
+"""What a comparison's numbers are, for its record."""
 
 
 def _opened(given: str | os.PathLike[str] | Result) -> TrainingRun:
@@ -258,165 +298,15 @@ def _opened(given: str | os.PathLike[str] | Result) -> TrainingRun:
     run = (carried_run(path) if isinstance(path, str | os.PathLike) else None) or open_run(given)
     if not run.record:
         raise TrainingError(f"{path} has no run.json: only runs of headscope train are compared")
-    if run.result is None:
-        raise TrainingError(f"{path} is not finished: go on with headscope train … --resume")
+    finished(run)
     return run
 
 
-def _check_alike(first: TrainingRun, run: TrainingRun) -> None:
-    for what, here, there in (
-        ("recipe", _without(run.record["recipe"], "seed"), _without(first.record["recipe"], "seed")),
-        ("corpus", run.record["corpus"]["sha256"], first.record["corpus"]["sha256"]),
-        ("backbone", _backbone(run.record["model"]), _backbone(first.record["model"])),
-    ):
-        if here != there:
-            raise TrainingError(
-                f"{run.path} and {first.path} were not trained alike: {what} {_first_difference(here, there)}"
-            )
-
-
-def _without(data: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in data.items() if key != name}
-
-
-def _backbone(model: dict[str, Any]) -> dict[str, Any]:
-    """Return all but attention and the MLP's width, with what the record of an older run leaves out."""
-    known = ModelConfig.from_dict(model).to_dict()
-    return {**_without(known, "attention"), "mlp": _without(known["mlp"], "d_mlp")}
-
-
-def _first_difference(here: Any, there: Any) -> str:
-    if not isinstance(here, dict) or not isinstance(there, dict):
-        return f"is {here} and {there}"
-    name = next(key for key in {**here, **there} if here.get(key) != there.get(key))
-    return f"{name} is {here.get(name)} and {there.get(name)}"
-
-
-def _measure(run: TrainingRun, offsets: Any, null: int) -> dict[str, Any]:
-    """Return a run's row."""
-    record, result = run.record, run.result or {}
-    config = ModelConfig.from_dict(record["model"])
-    heads = last_report(run, offsets, null).means().set_index(["circuit", "part"])
-    n_heads = config.attention.n_heads
-    row = {
-        "model": record["preset"],
-        "seed": record["recipe"]["seed"],
-        "path": str(run.path),
-        "d_mlp": record["model"]["mlp"]["d_mlp"],
-        "parameters": n_parameters(config),
-        "kv_parameters": config.n_layers * config.attention.kv_parameters(config.d_model),
-        "cache_bytes": ELEMENT_BYTES * config.n_layers * config.attention.cache_width(),
-        "cache_bytes_physical": ELEMENT_BYTES * config.n_layers * config.attention.cache_width(RANK_MULTIPLE),
-        "loss": result["test"]["loss"],
-        "bits_per_byte": result["test"]["bits_per_byte"],
-        "induction": result["induction"]["best"],
-        "repeated_loss": result["induction"]["second_loss"],
-        "seconds": result["seconds"],
-        "tokens": result["tokens"],
-        "steps": record["recipe"]["steps"],
-    }
-    for circuit in ("qk", "ov"):
-        part = "content_d_model" if (circuit, "content_d_model") in heads.index else "all"
-        found = heads.loc[(circuit, part)]
-        row[f"{circuit}_part"] = part
-        row[f"{circuit}_erank_pct_heads"] = float(found["erank_pct_heads"])
-        row[f"{circuit}_centred_pct_cap"] = float(found["erank_centred_pct_cap"])
-        row[f"{circuit}_null_pct_heads"] = 100 * float(found["null_mean"]) / n_heads
-        row[f"{circuit}_null_centred_pct_cap"] = (
-            100 * float(found["null_centred_mean"]) / (n_heads - 1) if n_heads > 1 else math.nan
-        )
-    return row
-
-
-def _assign_controls(table: pd.DataFrame) -> pd.DataFrame:
-    """Say of each run in which controls it stands, in columns ``in_backbone`` and ``in_parameters``."""
-    mha = pd.DataFrame(table[table["model"] == "mha"])
-    baseline = table.iloc[:1] if mha.empty else mha
-    width = baseline["d_mlp"].min()
-    wanted = baseline.loc[baseline["d_mlp"] == width, "parameters"].iloc[0]
-    off = (table["parameters"] / wanted - 1).abs()
-    nearest = off == off.groupby(table["model"]).transform("min")
-    table = table.assign(in_backbone=table["d_mlp"] == width, in_parameters=nearest & (off <= SAME_PARAMETERS))
-    for row, share in zip(table.to_dict("records"), off, strict=True):
-        if not (row["in_backbone"] or row["in_parameters"]):
-            raise TrainingError(
-                f"{row['path']} is in neither control: its MLP is {row['d_mlp']} wide, not {width}, and its "
-                f"{row['parameters']:,} parameters are {100 * share:.1f} % off the baseline's {wanted:,}"
-            )
-    twice = pd.DataFrame(table[table.duplicated(["model", "d_mlp", "seed"])])
-    if len(twice):
-        row = twice.iloc[0]
-        raise TrainingError(f"{row['path']} is another run of {row['model']} with seed {row['seed']}: give each once")
-    return table
-
-
-def _by_control(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per control and run: a run that stands in both controls twice.
-
-    A control in which one model stands alone compares nothing, and is left out but for the backbone's.
-    """
-    parts = {control: table[table[f"in_{control}"]].assign(control=control) for control in CONTROLS}
-    if len(set(parts["parameters"]["model"])) < 2:
-        del parts["parameters"]
-    return pd.concat(parts.values(), ignore_index=True)
-
-
-def _group(by_control: pd.DataFrame) -> pd.DataFrame:
-    found = []
-    for key, runs in by_control.groupby(["control", "model"], sort=False):
-        control, model = cast(tuple[str, str], key)
-        first = runs.iloc[0]
-        row: dict[str, Any] = {"control": control, "model": model, "seeds": len(runs)}
-        row |= {name: int(first[name]) for name in SIZES}
-        row |= {name: float(first[name]) for name in NULLS}
-        for name in MEASURED:
-            mean = mean_interval(runs[name].tolist())
-            row |= {f"{name}_mean": mean.mean, f"{name}_low": mean.low, f"{name}_high": mean.high}
-        found.append(row)
-    return pd.DataFrame(found)
-
-
-def _reach(by_control: pd.DataFrame, curves: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    found = []
-    for control, runs in by_control.groupby("control", sort=False):
-        paths = {(row["model"], row["seed"]): row["path"] for row in runs.to_dict("records")}
-        models = list(dict.fromkeys(runs["model"]))
-        for model in models:
-            for baseline in (other for other in models if other != model):
-                both = (s for m, s in paths if m == model and (baseline, s) in paths)
-                seeds = sorted(s for s in both if all(len(curves[paths[m, s]]) for m in (model, baseline)))
-                steps = [_steps_to(curves[paths[model, s]], curves[paths[baseline, s]]) for s in seeds]
-                mean = mean_interval(steps)
-                reached = sum(not math.isnan(step) for step in steps)
-                row = {"control": control, "model": model, "baseline": baseline, "seeds": len(seeds)}
-                row |= {"reached": reached, "step_mean": mean.mean, "step_low": mean.low, "step_high": mean.high}
-                row["saved_pct"] = 100 * (1 - mean.mean / int(runs["steps"].iloc[0]))
-                found.append(row)
-    names = ("control", "model", "baseline", "seeds", "reached", "step_mean", "step_low", "step_high", "saved_pct")
-    return pd.DataFrame(found, columns=list(names))
-
-
-def _steps_to(curve: pd.DataFrame, baseline: pd.DataFrame) -> float:
-    here, there = (log.dropna(subset=["validation_loss"]) for log in (curve, baseline))
-    threshold = float(there["validation_loss"].iloc[-1])
-    return first_reached(here["step"].tolist(), here["validation_loss"].tolist(), threshold)
-
-
-def _differences(by_control: pd.DataFrame) -> pd.DataFrame:
-    found = []
-    for control, runs in by_control.groupby("control", sort=False):
-        losses = runs.pivot_table(index="seed", columns="model", values="loss", sort=False)
-        here = []
-        for model, other in combinations(losses.columns, 2):
-            values = (losses[model] - losses[other]).dropna().tolist()
-            mean = mean_interval(values)
-            row = {"control": control, "model": model, "other": other, "seeds": len(values)}
-            here.append({**row, "difference": mean.mean, "low": mean.low, "high": mean.high, "p": mean.p})
-        corrected = holm([row["p"] for row in here])
-        found += [{**row, "p_holm": p} for row, p in zip(here, corrected, strict=True)]
-    names = ("control", "model", "other", "seeds", "difference", "low", "high", "p", "p_holm")
-    return pd.DataFrame(found, columns=list(names))
+def _trained_with(runs: Sequence[TrainingRun]) -> dict[str, list[str]]:
+    """Return each package's versions among the runs."""
+    names = dict.fromkeys(name for run in runs for name in run.record["versions"])
+    return {name: sorted({run.record["versions"].get(name, "?") for run in runs}) for name in names}
 
 
 def _pair(row: dict[str, Any]) -> str:
-    return f"{row['model']} − {row['other']} {row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]"
+    return f"{row['model']} − {row['other']}"

@@ -38,26 +38,40 @@ def keep(
     Raises
     ------
     TrainingError
-        If the run is not finished, or the directory exists.
+        If the run is not finished or has no saved step, or the directory exists.
     CheckpointError
         If there is no run.
     """
     found, target = open_run(run), Path(directory).expanduser()
-    if found.result is None:
-        raise TrainingError(f"{run} is not finished: go on with headscope train … --resume")
+    finished(found)
+    if not found.steps:
+        raise TrainingError(f"{found.path} has no saved step: it is itself what was kept of a run")
     if target.exists():
         raise TrainingError(f"{target} exists already: name another directory")
+    seen = last_report(found, offsets, null)
+    # Where the weights were says nothing where they are not; what they were is in their hash.
+    seen.record["checkpoint"]["path"] = str(Path(found.path.name) / "steps" / f"step-{max(found.steps):06d}")
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     for name in ("run.json", "log.csv", "result.json"):
         shutil.copy(found.path / name, part / name)
-    seen = last_report(found, offsets, null)
-    # Where the weights were says nothing where they are not; what they were is in their hash.
-    seen.record["checkpoint"]["path"] = str(Path(found.path.name) / "steps" / f"step-{max(found.steps):06d}")
     (part / REPORT).write_text(seen.to_json() + "\n", encoding="utf-8")
     part.rename(target)
     return target
+
+
+def finished(run: TrainingRun) -> dict[str, Any]:
+    """Return a run's result.
+
+    Raises
+    ------
+    TrainingError
+        If it has none yet.
+    """
+    if run.result is None:
+        raise TrainingError(f"{run.path} is not finished: go on with headscope train … --resume")
+    return run.result
 
 
 def last_report(run: TrainingRun, offsets: Any, null: int) -> Report:

@@ -10,6 +10,8 @@ import numpy as np
 from scipy.stats import t as student
 
 CONFIDENCE = 0.95
+LEVEL = 0.05
+"""Below this corrected p a difference counts as shown."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,33 @@ def holm(p: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(known) - rank) * value))
         corrected[i] = largest
     return corrected
+
+
+def detectable(values: Sequence[float], tests: int) -> float:
+    """Return the smallest mean that values with this spread would have had to have to pass the first of Holm's tests.
+
+    Parameters
+    ----------
+    values
+        Paired differences, one a seed.
+    tests
+        Tests in the family.
+
+    Returns
+    -------
+    float
+        NaN for fewer than two values.
+
+    Examples
+    --------
+    >>> round(detectable([1.0, 2.0, 3.0], tests=1), 3)  # half of the 95 % interval
+    2.484
+    """
+    n = len(values)
+    if n < 2:
+        return math.nan
+    error = float(np.std(values, ddof=1)) / math.sqrt(n)
+    return float(student.isf(LEVEL / tests / 2, n - 1)) * error
 
 
 def first_reached(steps: Sequence[float], values: Sequence[float], threshold: float) -> float:

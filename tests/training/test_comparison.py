@@ -17,9 +17,11 @@ from headscope.checkpoints.runs import open_run
 from headscope.cli import app
 from headscope.models.hooked import n_parameters
 from headscope.training import Recipe, TrainingError, build, compare, from_path, matched, saved_steps, train
-from headscope.training.comparison import MEASURED
+from headscope.training.columns import MEASURED
+from headscope.training.controls import by_control
 from headscope.training.kept import keep, last_report
 from headscope.training.presets import BACKBONES, PRESETS
+from headscope.training.tabulate import difference_table
 from scipy import stats
 from typer.testing import CliRunner
 
@@ -71,6 +73,8 @@ def test_means_and_intervals_are_of_what_each_run_measured(compared, runs):
     here = compared.runs[compared.runs["path"] == str(runs["lrkv-1"])].iloc[0]
     assert here["qk_centred_pct_cap"] == pytest.approx(report.loc["qk", "erank_centred_pct_cap"])
     assert here["ov_null_pct_heads"] == pytest.approx(100 * report.loc["ov", "null_mean"] / 4)
+    layers = hs.report(saved_steps(runs["lrkv-1"])[STEPS], null=3).table.query("circuit == 'ov'")
+    assert here["ov_below_null"] == (layers["erank"] < layers["null_low"]).sum()
     assert {f"{name}_mean" for name in MEASURED} <= set(compared.table.columns)
 
 
@@ -87,13 +91,36 @@ def test_each_control_holds_the_models_that_are_alike_in_it(compared, runs):
 def test_differences_are_paired_by_seed(compared, runs):
     loss = {name: json.loads((path / "result.json").read_text())["test"]["loss"] for name, path in runs.items()}
     pairs = [loss[f"mha-{seed}"] - loss[f"mqa-{seed}"] for seed in SEEDS]
-    row = {"control": "backbone", "model": "mha", "other": "mqa"}
+    row = {"control": "backbone", "measure": "loss", "model": "mha", "other": "mqa"}
     test = stats.ttest_rel([loss[f"mha-{s}"] for s in SEEDS], [loss[f"mqa-{s}"] for s in SEEDS])
     assert cell(compared.differences, "difference", **row) == pytest.approx(np.mean(pairs))
     assert cell(compared.differences, "p", **row) == pytest.approx(test.pvalue)
     assert cell(compared.differences, "p_holm", **row) >= cell(compared.differences, "p", **row)
-    assert "n=3, Holm over 3 pairs" in compared.reading()
-    assert "Holm over 1 pairs" in compared.reading()
+    # Three pairs of one backbone, and MHA with the wider MQA: a family of four, each by Holm's own definition.
+    tested = compared.differences.query("measure == 'loss'").sort_values("p")
+    assert len(tested) == 4
+    by_hand = np.maximum.accumulate(np.minimum(1, tested["p"].to_numpy() * np.arange(4, 0, -1)))
+    np.testing.assert_allclose(tested["p_holm"], by_hand)
+    least = stats.t.ppf(1 - 0.05 / 4 / 2, 2) * stats.sem(pairs)
+    assert cell(compared.differences, "detectable", **row) == pytest.approx(least)
+    assert "paired by seed, n=3, Holm's correction, 5 %" in compared.reading()
+
+
+def test_a_pair_of_the_same_runs_in_both_controls_is_one_test(runs):
+    """Models as large as each other stand in both; corrected as two tests, one difference would have two verdicts."""
+    table = compare([runs[f"{name}-{seed}"] for name in ("mha", "mqa") for seed in SEEDS], null=0).runs
+    rows = by_control(table.assign(in_parameters=True))
+    found = difference_table(rows).query("measure == 'loss'")
+    assert list(found["control"]) == ["backbone", "parameters"]
+    assert list(found["p_holm"]) == [found["p"].iloc[0]] * 2
+
+
+def test_differences_of_other_measures_are_paired_the_same_way(compared):
+    heads = compared.runs[compared.runs["in_backbone"]].set_index(["model", "seed"])["ov_centred_pct_cap"]
+    row = {"control": "backbone", "measure": "ov_centred_pct_cap", "model": "mha", "other": "lrkv"}
+    by_hand = np.mean([heads["mha", seed] - heads["lrkv", seed] for seed in SEEDS])
+    assert cell(compared.differences, "difference", **row) == pytest.approx(by_hand)
+    assert "Same backbone, apart by the same rule in induction score: " in compared.reading()
 
 
 def test_steps_to_a_baselines_last_loss_by_hand(compared, runs):
@@ -111,6 +138,7 @@ def test_steps_to_a_baselines_last_loss_by_hand(compared, runs):
         steps.append(below[0] if len(below) else math.nan)
     row = {"control": "backbone", "model": "lrkv", "baseline": "mha"}
     assert cell(compared.reach, "reached", **row) == sum(not math.isnan(s) for s in steps)
+    assert not all(map(math.isnan, steps))
     assert cell(compared.reach, "step_mean", **row) == pytest.approx(np.mean(steps), abs=2e-3, nan_ok=True)
     mine = compared.reach[(compared.reach["model"] == "mqa") & (compared.reach["baseline"] == "mqa")]
     assert mine.empty
@@ -160,6 +188,39 @@ def test_a_single_seed_has_no_interval_and_judges_nothing(runs):
     assert found.table["loss_low"].isna().all()
     assert "a single seed says nothing about the spread" in found.reading()
     assert set(found.table["control"]) == {"backbone"}
+    assert "Same parameters: no two models are as large (within 1 %)" in found.reading()
+
+
+def renamed(run: Path, name: str, where: Path) -> Path:
+    shutil.copytree(run, where)
+    record = json.loads((where / "run.json").read_text())
+    (where / "run.json").write_text(json.dumps({**record, "preset": name}))
+    return where
+
+
+def test_a_model_is_its_attention_whatever_it_is_called(runs, tmp_path):
+    """One configuration under two names is one model; one name for two configurations is refused."""
+    found = compare([runs["lrkv-0"], renamed(runs["lrkv-1"], "lrkv-r4", tmp_path / "again"), runs["mha-0"]], null=0)
+    assert found.table.set_index("model")["seeds"].to_dict() == {"lrkv": 2, "mha": 1}
+    with pytest.raises(
+        TrainingError, match="both called 'mha' but are not one model: attention variant is mqa and mha"
+    ):
+        compare([runs["mha-0"], renamed(runs["mqa-0"], "mha", tmp_path / "other")], null=0)
+
+
+def test_every_column_has_a_meaning(compared):
+    for table in compared.tables().values():
+        assert set(table.columns) <= set(compared.meaning())
+
+
+def test_versions_that_differ_are_named(runs, tmp_path):
+    other = renamed(runs["mha-1"], "mha", tmp_path / "other")
+    record = json.loads((other / "run.json").read_text())
+    record["versions"]["torch"] = "1.0"
+    (other / "run.json").write_text(json.dumps(record))
+    found = compare([runs["mha-0"], other], null=0)
+    assert f"Trained with different versions: torch 1.0, {torch.__version__}." in "\n".join(found.measured())
+    assert not any("different versions" in line for line in compare([runs["mha-0"]], null=0).measured())
 
 
 def test_models_that_ship_compare_by_their_record():
@@ -180,7 +241,7 @@ def test_models_that_ship_compare_by_their_record():
 
 def test_pairs_with_one_seed_in_common_are_not_judged(runs):
     found = compare([runs["mha-0"], runs["mha-1"], runs["mqa-0"], runs["lrkv-0"], runs["lrkv-1"]], null=0)
-    assert "n=2, Holm over 1 pairs" in found.reading()
+    assert "n=2, Holm's correction" in found.reading()
     assert "not judged: 2 pairs have fewer than two seeds in common" in found.reading()
 
 
@@ -238,6 +299,8 @@ def test_what_is_kept_of_runs_compares_like_the_runs(compared, runs, tmp_path):
         hs.compare(kept, null=5)
     with pytest.raises(hs.HeadscopeError, match="no steps to follow"):
         hs.over_training(kept[0])
+    with pytest.raises(hs.HeadscopeError, match="has no saved step: it is itself what was kept of a run"):
+        keep(kept[0], tmp_path / "twice")
     with pytest.raises(hs.HeadscopeError, match="exists already"):
         keep(next(iter(runs.values())), kept[0])
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from rich.table import Table
 
-from .terminal import _number, _table
+from .cells import new_table, number
 
 MIB = 2**20
 
@@ -26,7 +26,7 @@ def model_table(table: pd.DataFrame, element_bytes: int, rank_multiple: int) -> 
     """
     first = table.to_dict("records")[0]
     backbone = f"{first['n_layers']} layers, {first['n_heads']} heads of {first['d_head']}, d_model {first['d_model']}"
-    shown = _table(
+    shown = new_table(
         f"{backbone}: elements that a token leaves in a layer, KiB in all\nlayers "
         f"({element_bytes} bytes an element; padded: ranks to a multiple of {rank_multiple}), and parameters",
         ("model", "setting", "elements", "KiB", "% MHA", "padded", "% MHA", "K/V params", "% MHA", "params"),
@@ -37,12 +37,12 @@ def model_table(table: pd.DataFrame, element_bytes: int, rank_multiple: int) -> 
             row["model"],
             _setting(row),
             f"{row['cache_elements']:,}",
-            _number(row["bytes_per_token"] / 1024, 3),
-            _number(row["cache_pct_mha"], 2),
-            _number(row["bytes_per_token_physical"] / 1024, 3),
-            _number(row["cache_physical_pct_mha"], 2),
+            number(row["bytes_per_token"] / 1024, 3),
+            number(row["cache_pct_mha"], 2),
+            number(row["bytes_per_token_physical"] / 1024, 3),
+            number(row["cache_physical_pct_mha"], 2),
             _count(row["kv_parameters"]),
-            _number(row["kv_parameters_pct_mha"], 2),
+            number(row["kv_parameters_pct_mha"], 2),
             _count(row["parameters"]),
         )
     return shown
@@ -58,7 +58,7 @@ def batch_table(batches: pd.DataFrame, page: int, device: str) -> Table:
     page, device
         For the title.
     """
-    shown = _table(
+    shown = new_table(
         f"Cache of a batch in MiB (payload; ranks padded; whole pages of {page} tokens); of a decode step the\n"
         f"products over MHA's, the floor under its time on {device}, what sets it, and MHA's floor over it",
         ("batch", "model", "payload", "% MHA", "padded", "in pages", "products", "floor ms", "set by", "gain"),
@@ -70,7 +70,7 @@ def batch_table(batches: pd.DataFrame, page: int, device: str) -> Table:
                 (row["batch"], f"{row['tokens']:,} tokens" if row["requests"] > 1 else "")[index] if index < 2 else "",
                 row["model"],
                 _mib(row["payload_bytes"]),
-                _number(row["payload_pct_mha"], 2),
+                number(row["payload_pct_mha"], 2),
                 _mib(row["padded_bytes"]),
                 _mib(row["allocated_bytes"]),
                 f"× {row['arithmetic_ratio']:.4f}",
@@ -98,7 +98,7 @@ def equal_table(equal: pd.DataFrame) -> Table:
         "MLA latent": ("mla", "within", 0),
         f"with {channel} rotary": ("mla", "within", channel),
     }
-    shown = _table(
+    shown = new_table(
         "What fits into each model's cache, same heads (in brackets: % of it that is filled; one group: MQA)",
         ("model", "elements", *columns),
     )
@@ -119,7 +119,7 @@ def parallel_table(parallel: pd.DataFrame) -> Table:
     """
     largest = pd.DataFrame(parallel[parallel["tokens"] == parallel["tokens"].max()])
     first = largest.to_dict("records")[0]
-    shown = _table(
+    shown = new_table(
         f"Heads dealt out over {first['devices']} devices, batch {first['batch']}, MiB. "
         "Rows that several devices need are\nreplicated, or held once and moved at every step (% of MHA's whole cache)",
         ("model", "layout", "all devices", "% of MHA", "padded", "fullest device", "moved a step"),
@@ -134,7 +134,7 @@ def parallel_table(parallel: pd.DataFrame) -> Table:
             row["model"] if first_line else "",
             "by head" if split else row["layout"],
             _mib(row["total_bytes"]),
-            _number(row["total_pct_mha"], 4),
+            number(row["total_pct_mha"], 4),
             _mib(row["total_bytes_physical"]),
             _mib(row["fullest_device_bytes"]),
             _mib(row["moved_bytes"]),
@@ -185,7 +185,7 @@ def findings_table(findings: pd.DataFrame) -> Table:
         Rows of an audit's table.
     """
     headers = ("figure", "printed", "computed", "what would fit")
-    shown = _table("Printed figures that cannot be true together, or cannot be checked", headers, left=headers)
+    shown = new_table("Printed figures that cannot be true together, or cannot be checked", headers, left=headers)
     for row in findings.to_dict("records"):
         figure = f"{row['name']} {row['variant'].upper()}".strip() + f", {row['source']}: {row['check']}"
         cells = (figure, row["printed"], row["computed"], row["explanation"] or "–")

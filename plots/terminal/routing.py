@@ -8,7 +8,7 @@ import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
-from .terminal import _number, _table
+from .cells import new_table, number
 
 
 def routing_table(moved: pd.DataFrame, texts: Sequence[str], title: str) -> Table:
@@ -24,9 +24,9 @@ def routing_table(moved: pd.DataFrame, texts: Sequence[str], title: str) -> Tabl
         Over the table.
     """
     headers = ("query", "token", "key", "token", "before %", "after %", "change")
-    shown = _table(f"{title} (attention of a query to a key)", headers, left=("token",))
+    shown = new_table(f"{title} (attention of a query to a key)", headers, left=("token",))
     for row in moved.to_dict("records"):
         query, key = int(row["query_pos"]), int(row["key_pos"])
-        percents = [_number(100 * row[name], 1) for name in ("weight", "weight_edited", "change")]
+        percents = [number(100 * row[name], 1) for name in ("weight", "weight_edited", "change")]
         shown.add_row(str(query), escape(repr(texts[query])), str(key), escape(repr(texts[key])), *percents)
     return shown
