@@ -17,7 +17,7 @@ def models(
 ) -> None:
     """List the trained models that ship, one a variant; report and ablate take their names."""
     with mistakes():
-        from ..checkpoints.reference import reference_table
+        from ..checkpoints.reference import reference_legend, reference_table
         from ..plots.terminal import shipped_table, show
         from ..results import rows
 
@@ -25,7 +25,7 @@ def models(
         if json:
             sys.stdout.write(dumps(rows(table), indent=1) + "\n")
         else:
-            show([shipped_table(table)], [])
+            show([shipped_table(table)], reference_legend(table))
 
 
 def prepare(

@@ -16,8 +16,8 @@ from ..checkpoints.opening import Source, opened_source
 from ..models.config import ModelConfig
 from ..models.grouped import GroupedAttention
 from ..models.hooked import HookedModel
+from ..models.variant import RANK_MULTIPLE
 from ..results import versions
-from ..training.comparison import ELEMENT_BYTES, RANK_MULTIPLE
 from .fitting import RIDGE, SWEEPS, TOLERANCE
 from .layer import SIDES, LayerConversion, convert_layer
 from .result import Conversion
@@ -181,12 +181,7 @@ def _method(goal: Target, layers: list[LayerConversion]) -> dict[str, Any]:
 
 def _cache(config: ModelConfig) -> dict[str, int]:
     """Return bytes a token over all layers, as ranks are and as kernels pad them."""
-    each = ELEMENT_BYTES * config.n_layers
-    attention = config.attention
-    return {
-        "logical": each * attention.cache_width(),
-        "physical": each * attention.cache_width(RANK_MULTIPLE),
-    }
+    return {"logical": config.cache_bytes(), "physical": config.cache_bytes(RANK_MULTIPLE)}
 
 
 def _table(layers: list[LayerConversion]) -> pd.DataFrame:

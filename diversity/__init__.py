@@ -2,10 +2,11 @@
 
 from .forms import gram
 from .offsets import Offsets
-from .over_training import Trajectory, over_training
+from .over_training import over_training
 from .report import report
 from .result import Report
 from .spectra import Measures, cosine, effective_rank, measure
+from .trajectory import Trajectory
 
 __all__ = [
     "Measures",

@@ -21,7 +21,7 @@ from .per_layer import (
     shape_of,
 )
 from .rope import Rotary
-from .variant import AttentionConfig, attention_from_dict
+from .variant import ELEMENT_BYTES, AttentionConfig, attention_from_dict
 
 Arrangement = Literal["pre", "post", "sandwich", "parallel", "parallel_one_norm"]
 
@@ -156,6 +156,25 @@ class ModelConfig:
     def n_layers_with_keys(self) -> int:
         """Layers that make keys and values, and leave them in a cache."""
         return sum(self.keys_of(layer) == layer for layer in range(self.n_layers))
+
+    def cache_bytes(self, rank_multiple: int = 1) -> int:
+        """Return the bytes that a token leaves in the caches of all layers, at `ELEMENT_BYTES` an element.
+
+        Parameters
+        ----------
+        rank_multiple
+            What ranks are padded to; 1 counts them as they are (logical), 8 as caches store them (physical).
+
+        Examples
+        --------
+        >>> from headscope.models import LRKVConfig, ModelConfig
+        >>> attention = LRKVConfig(n_heads=8, d_head=16, rank=6)
+        >>> config = ModelConfig(d_model=128, n_layers=4, d_vocab=1024, n_ctx=256, attention=attention)
+        >>> config.cache_bytes(), config.cache_bytes(8)
+        (1024, 1280)
+        """
+        keeping = (layer for layer in range(self.n_layers) if self.keys_of(layer) == layer)
+        return ELEMENT_BYTES * sum(self.at(layer).attention.cache_width(rank_multiple) for layer in keeping)
 
     @property
     def not_built(self) -> str | None:

@@ -11,7 +11,7 @@ Everything here is float64. Nothing here knows a network, a file or a table.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -21,6 +21,36 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .rope import column_pairs
+
+ALL = "all"
+"""The part that is a circuit's whole form."""
+CONTENT_D_MODEL = "content_d_model"
+"""The part of MLA's scores that is a form between residual streams, as other variants' whole form is."""
+
+
+def comparable_part(parts: Collection[str]) -> str:
+    """Return which of a circuit's parts compares with that of other variants.
+
+    Parameters
+    ----------
+    parts
+        Names of the parts that the circuit has.
+
+    Raises
+    ------
+    ValueError
+        If none does.
+
+    Examples
+    --------
+    >>> from headscope.models.factors import comparable_part
+    >>> comparable_part(["all"]), comparable_part(["content", "position", "joint", "content_d_model"])
+    ('all', 'content_d_model')
+    """
+    for name in (CONTENT_D_MODEL, ALL):
+        if name in parts:
+            return name
+    raise ValueError(f"a circuit that compares should have the part {CONTENT_D_MODEL} or {ALL} but has {list(parts)}")
 
 
 class HeadStack(ABC):
@@ -320,7 +350,8 @@ class Factors:
         Query heads.
     circuits
         ``circuits["qk"]`` and ``circuits["ov"]``: part -> forms whose inner products add up. Every variant has the
-        part ``"all"``, or, where the score is a sum of unlike things (MLA), parts apart and ``"joint"``.
+        part `ALL`, or, where the score is a sum of unlike things (MLA), parts apart, ``"joint"`` and
+        `CONTENT_D_MODEL`; `comparable_part` says which of them compares with other variants.
     folded
         Whether the input norm's gain is folded into the factors.
     notes

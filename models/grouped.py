@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .attention import Attention, linear, per_head, runs
-from .factors import BilinearForm, Factors
+from .factors import ALL, BilinearForm, Factors
 from .folding import fold_qk_gains, note_left_out, stack
 from .norms import Norm
 from .rope import Rotary
@@ -136,5 +136,5 @@ class GroupedAttention(Attention):
         notes: list[str] = []
         q, k = fold_qk_gains(layer, q, k, self, norm is not None, notes)
         note_left_out(self.config, norm, notes)
-        circuits = {"qk": {"all": (BilinearForm(q, k, self.planes()),)}, "ov": {"all": (BilinearForm(v, o),)}}
+        circuits = {"qk": {ALL: (BilinearForm(q, k, self.planes()),)}, "ov": {ALL: (BilinearForm(v, o),)}}
         return Factors(layer, self.config.n_heads, circuits, norm is not None, tuple(notes))

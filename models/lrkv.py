@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from .attention import Attention, linear, per_head, runs
-from .factors import BilinearForm, Factors, SharedPlusPrivate
+from .factors import ALL, BilinearForm, Factors, SharedPlusPrivate
 from .folding import fold_qk_gains, matrix, note_left_out, stack
 from .memory.factored import Factored
 from .memory.form import Form
@@ -288,5 +288,5 @@ class LRKVAttention(Attention):
         notes: list[str] = []
         q, k = fold_qk_gains(layer, q, k, self, norm is not None, notes)
         note_left_out(self.config, norm, notes)
-        circuits = {"qk": {"all": (BilinearForm(q, k, self.planes()),)}, "ov": {"all": (BilinearForm(v, o),)}}
+        circuits = {"qk": {ALL: (BilinearForm(q, k, self.planes()),)}, "ov": {ALL: (BilinearForm(v, o),)}}
         return Factors(layer, self.config.n_heads, circuits, norm is not None, tuple(notes))

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from .attention import Attention, linear, per_head, runs
-from .factors import BilinearForm, Factors, Separate, Through
+from .factors import ALL, CONTENT_D_MODEL, BilinearForm, Factors, Separate, Through
 from .folding import matrix, note_left_out, stack
 from .memory.form import Form
 from .memory.latent import Latent
@@ -247,14 +247,14 @@ class MLAAttention(Attention):
             qk |= {"position": (position,), "joint": (content, position)}
         outer_q = q_content if q_base is None else Through(q_base, q_content)
         outer_k = Through(matrix(layer, "W_DKV", self.kv_down.weight, of_keys).T, k)
-        qk["content_d_model"] = (BilinearForm(outer_q, outer_k),)
+        qk[CONTENT_D_MODEL] = (BilinearForm(outer_q, outer_k),)
         notes: list[str] = []
         if cfg.latent_norm:
             notes.append(
                 "MLA: the latents' norms divide by a positive scalar a token, shared by all heads, not in the forms"
             )
         note_left_out(self.config, norm, notes)
-        circuits = {"qk": qk, "ov": {"all": (BilinearForm(v, o),)}}
+        circuits = {"qk": qk, "ov": {ALL: (BilinearForm(v, o),)}}
         return Factors(layer, cfg.n_heads, circuits, norm is not None, tuple(notes))
 
     def _query(

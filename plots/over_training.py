@@ -255,7 +255,8 @@ def _draw_log(ax: Axes, curves: dict[str, pd.Series]) -> list[Axes]:
     right = ax.twinx()
     score = curves["induction"]
     # Unclipped: scores of nearly 0 or 1 lie on the edge.
-    options = {"color": INDUCTION, "marker": "D", "markersize": 3.5, "linewidth": 1.6, "clip_on": False}
+    size = 3.5 if len(score) <= 40 else 0
+    options = {"color": INDUCTION, "marker": "D", "markersize": size, "linewidth": 1.6, "clip_on": False}
     label = "best head's induction score (right axis)"
     right.plot(score.index, score, linestyle=(0, (4, 1.5)), label=label, **options)
     right.set_ylim(0, 1)

@@ -14,6 +14,7 @@ import pandas as pd
 from ..checkpoints.runs import TrainingRun, carried_run, open_run
 from ..diversity import Offsets
 from ..diversity.settings import Progress
+from ..models.factors import ALL
 from ..models.variant import ELEMENT_BYTES, RANK_MULTIPLE
 from ..plots import loss_against_cache
 from ..plots.panels import OnAxes, figure_of
@@ -158,7 +159,7 @@ class Comparison(Result):
         """Return what a reader of the terminal's tables has to know."""
         rules = self.record["rules"]
         parts = sorted(set(self.table["qk_part"]) | set(self.table["ov_part"]))
-        other = [part for part in parts if part != "all"]
+        other = [part for part in parts if part != ALL]
         of = "".join(f", of mla part {part} (between residual streams, positions left out)" for part in other)
         return [
             f"Cache: bytes that a token leaves over all layers, {ELEMENT_BYTES} an element; in brackets, where more, "

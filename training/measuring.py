@@ -10,8 +10,9 @@ import pandas as pd
 
 from ..checkpoints.runs import TrainingRun
 from ..models.config import ModelConfig
+from ..models.factors import comparable_part
 from ..models.hooked import n_parameters
-from ..models.variant import ELEMENT_BYTES, RANK_MULTIPLE
+from ..models.variant import RANK_MULTIPLE
 from .kept import finished, last_report
 
 
@@ -28,8 +29,8 @@ def measure(run: TrainingRun, model: str, offsets: Any, null: int) -> dict[str, 
         "n_layers": config.n_layers,
         "parameters": n_parameters(config),
         "kv_parameters": config.n_layers * config.attention.kv_parameters(config.d_model),
-        "cache_bytes": ELEMENT_BYTES * config.n_layers * config.attention.cache_width(),
-        "cache_bytes_physical": ELEMENT_BYTES * config.n_layers * config.attention.cache_width(RANK_MULTIPLE),
+        "cache_bytes": config.cache_bytes(),
+        "cache_bytes_physical": config.cache_bytes(RANK_MULTIPLE),
         "loss": result["test"]["loss"],
         "bits_per_byte": result["test"]["bits_per_byte"],
         "induction": result["induction"]["best"],
@@ -46,8 +47,7 @@ def measure(run: TrainingRun, model: str, offsets: Any, null: int) -> dict[str, 
 def _diversity(table: pd.DataFrame, circuit: str) -> dict[str, Any]:
     """Return a circuit's effective rank and null, means over layers, and the layers that lie below the null."""
     here = [row for row in table.to_dict("records") if row["circuit"] == circuit]
-    # MLA's circuits have several parts; between residual streams, positions left out, is what compares with the others.
-    part = "content_d_model" if any(row["part"] == "content_d_model" for row in here) else "all"
+    part = comparable_part({row["part"] for row in here})
     layers = [row for row in here if row["part"] == part]
     drawn = all(not math.isnan(row["null_low"]) for row in layers)
     return {

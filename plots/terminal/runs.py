@@ -8,7 +8,7 @@ import pandas as pd
 from rich.table import Table
 
 from ..style import block_title
-from .cells import new_table, number
+from .cells import cache, new_table, number
 
 
 def over_training_table(means: pd.DataFrame, log: pd.DataFrame) -> Table:
@@ -42,31 +42,24 @@ def over_training_table(means: pd.DataFrame, log: pd.DataFrame) -> Table:
 
 
 def shipped_table(table: pd.DataFrame) -> Table:
-    """Return a row a model that ships."""
-    headers = (
-        "model",
-        "layers",
-        "heads",
-        "params",
-        "nats/token",
-        "bits/byte",
-        "induction",
-        "seed",
-        "tokens",
-        "minutes",
-    )
+    """Return a row a model that ships.
+
+    Parameters
+    ----------
+    table
+        One row a model; cache in bytes a token, losses in nats a token.
+    """
+    headers = ("model", "params", "cache B/token", "nats/token", "bits/byte", "induction", "copy 1 → 2", "minutes")
     shown = new_table("Models that ship: headscope report NAME", headers)
     for row in table.to_dict("records"):
         shown.add_row(
             row["model"],
-            str(row["n_layers"]),
-            str(row["n_heads"]),
             f"{row['parameters']:,}",
+            cache(row),
             number(row["loss"], 3),
             number(row["bits_per_byte"], 3),
             number(row["induction"], 2),
-            str(row["seed"]),
-            f"{row['tokens']:,}",
+            f"{row['repeated_first_loss']:.2f} → {row['repeated_loss']:.2f}",
             number(row["seconds"] / 60, 1),
         )
     return shown

@@ -326,6 +326,7 @@ def test_layers_that_share_keys_are_described_but_not_built():
     assert through_json(config) == config
     assert [config.keys_of(layer) for layer in range(3)] == [0, 1, 0]
     assert config.n_layers_with_keys == 2
+    assert config.cache_bytes() == 2 * 2 * (2 * 4 * 4)  # two layers keep a key and a value for each of 4 heads of 4
     assert config.at(2) == config.at(0)
     with pytest.raises(ValueError, match="take their keys and values from other layers: 2"):
         HookedModel(config)
@@ -337,6 +338,7 @@ def test_layers_that_share_keys_are_described_but_not_built():
 def test_layers_with_heads_of_another_width_are_described_but_not_built():
     config = model(by_layer=(None, LayerChanges(attention=grouped(d_head=6, n_kv_heads=2))))
     assert through_json(config) == config
+    assert config.cache_bytes() == 2 * (2 * 4 * 4 + 2 * 2 * 6)
     assert n_parameters(config) - n_parameters(model()) == 16 * (2 * 4 * 6 + 2 * 2 * 6 - 4 * 4 * 4)
     with pytest.raises(ValueError, match="heads differ in width or number of groups"):
         HookedModel(config)

@@ -9,7 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 from headscope.models import HookedModel, ModelConfig
-from headscope.models.factors import BilinearForm, HeadStack, Separate, SharedPlusPrivate, Through
+from headscope.models.factors import (
+    BilinearForm,
+    HeadStack,
+    Separate,
+    SharedPlusPrivate,
+    Through,
+    comparable_part,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -231,6 +238,18 @@ def check_mla_scores(model: HookedModel, cache: dict[str, Tensor], tol: float) -
         ours = form_scores(position, left, x / outer[:, None])
         torch.testing.assert_close(ours, true(slice(cfg.d_nope, None)), rtol=tol, atol=tol)
         assert [id(part) for part in parts["joint"]] == [id(parts["content"][0]), id(position)]
+
+
+def test_scores_compare_across_variants_between_residual_streams(config: ModelConfig, build):
+    circuits = build(config).factors(1).circuits
+    (form,) = circuits["qk"][comparable_part(circuits["qk"])]
+    assert form.left.d_in == form.right.d_in == config.d_model
+    assert comparable_part(circuits["ov"]) == "all"
+
+
+def test_a_circuit_without_a_part_that_compares_is_named():
+    with pytest.raises(ValueError, match=r"should have the part content_d_model or all but has \['content', 'joint'\]"):
+        comparable_part(["content", "joint"])
 
 
 PLAIN = ["mha-no_positions", "mha-layer_norm", "mqa-layer_norm", "lrkv-no_positions", "lrkv-full_rank"]

@@ -440,3 +440,10 @@ def test_the_caller_s_tables_are_left_alone():
     over_training(table, log)
     pd.testing.assert_frame_equal(table, before)
     pd.testing.assert_frame_equal(log, log_before)
+
+
+@pytest.mark.parametrize(("count", "marked"), [(40, True), (41, False)])
+def test_a_log_of_many_steps_is_a_plain_line(count, marked):
+    log = pd.DataFrame({"step": range(count), "validation_loss": 3.0, "induction": 0.5})
+    for ax in over_training(run(), log).axes[2:]:
+        assert (ax.lines[0].get_markersize() > 0) == marked
