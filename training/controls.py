@@ -40,14 +40,18 @@ def check_alike(runs: Sequence[TrainingRun]) -> None:
 
 
 def _different(here: dict[str, Any], there: dict[str, Any]) -> str:
-    mine, others = (_without(record["recipe"], "seed") for record in (here, there))
-    if mine != others:
-        return f"recipe {first_difference(mine, others)}"
-    if here["corpus"]["sha256"] != there["corpus"]["sha256"]:
-        mine, others = (f"{it['source']} (sha256 {it['sha256'][:12]}…)" for it in (here["corpus"], there["corpus"]))
-        return f"corpus is {mine} and {others}"
-    mine, others = (_backbone(record["model"]) for record in (here, there))
-    return f"backbone {first_difference(mine, others)}" if mine != others else ""
+    """Return what makes two runs incomparable, in words; nothing if they were trained alike."""
+    corpora = here["corpus"], there["corpus"]
+    if corpora[0]["sha256"] != corpora[1]["sha256"]:
+        return "corpus is " + " and ".join(f"{it['source']} (sha256 {it['sha256'][:12]}…)" for it in corpora)
+    for what, mine, others in (
+        ("recipe", *(_without(record["recipe"], "seed") for record in (here, there))),
+        ("the corpus' split", *(corpus["bytes"] for corpus in corpora)),
+        ("backbone", *(_backbone(record["model"]) for record in (here, there))),
+    ):
+        if found := first_difference(mine, others):
+            return f"{what} {found}"
+    return ""
 
 
 def _without(data: dict[str, Any], name: str) -> dict[str, Any]:

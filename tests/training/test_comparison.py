@@ -270,6 +270,18 @@ def test_what_cannot_be_compared_is_said(runs, text, tmp_path):
     other = made(tmp_path, text, "mha", 0, batch_size=2)
     with pytest.raises(TrainingError, match=r"not trained alike: recipe batch_size is 2 and 4"):
         compare([runs["mqa-0"], other], null=0)
+    changes = {
+        "sha256": ("0" * 64, r"corpus is .+ \(sha256 0{12}…\) and "),
+        "bytes": ({"train": 1, "validation": 1, "test": 1}, "the corpus' split train is 1 and "),
+    }
+    for name, (value, words) in changes.items():
+        elsewhere = tmp_path / name
+        shutil.copytree(runs["mha-1"], elsewhere)
+        record = json.loads((elsewhere / "run.json").read_text())
+        record["corpus"][name] = value
+        (elsewhere / "run.json").write_text(json.dumps(record))
+        with pytest.raises(TrainingError, match=words):
+            compare([runs["mha-0"], elsewhere], null=0)
     with pytest.raises(TrainingError, match="another run of mha with seed 0"):
         compare([runs["mha-0"], runs["mha-0"]], null=0)
     unfinished = tmp_path / "unfinished"
