@@ -11,10 +11,11 @@ import pandas as pd
 from .columns import MEASURED, TESTED_AS
 from .seeds import detectable, first_reached, holm, mean_interval
 
-SIZES = ("n_layers", "parameters", "kv_parameters", "cache_bytes", "cache_bytes_physical")
+SIZES = ("parameters", "kv_parameters", "cache_bytes", "cache_bytes_physical")
 """What a model has whatever its seed; cache in bytes a token over all layers."""
 NULLS = ("qk_null_pct_heads", "qk_null_centred_pct_cap", "ov_null_pct_heads", "ov_null_centred_pct_cap")
-PARTS = ("qk_part", "ov_part")
+OF_THE_REPORT = ("n_layers", "qk_part", "ov_part")
+"""What effective rank is the mean over."""
 TESTED = ("loss", *TESTED_AS)
 """What is tested for differences between models, each a family of tests of its own."""
 
@@ -27,11 +28,11 @@ def model_table(by_control: pd.DataFrame) -> pd.DataFrame:
         first = runs.iloc[0]
         row: dict[str, Any] = {"control": control, "model": model, "seeds": len(runs)}
         row |= {name: int(first[name]) for name in SIZES}
-        row |= {name: str(first[name]) for name in PARTS}
-        row |= {name: float(first[name]) for name in NULLS}
         for name in MEASURED:
             mean = mean_interval(runs[name].tolist())
             row |= {f"{name}_mean": mean.mean, f"{name}_low": mean.low, f"{name}_high": mean.high}
+        row |= {name: float(first[name]) for name in NULLS}
+        row |= {name: first[name] for name in OF_THE_REPORT}
         found.append(row)
     return pd.DataFrame(found)
 

@@ -188,7 +188,7 @@ def test_a_single_seed_has_no_interval_and_judges_nothing(runs):
     assert found.table["loss_low"].isna().all()
     assert "a single seed says nothing about the spread" in found.reading()
     assert set(found.table["control"]) == {"backbone"}
-    assert "Same parameters: no two models are as large (within 1 %)" in found.reading()
+    assert "Same parameters: no two models are equally large (within 1 %)" in found.reading()
 
 
 def renamed(run: Path, name: str, where: Path) -> Path:
