@@ -104,8 +104,8 @@ class Comparison(Result):
         lines = [line for control in CONTROLS for line in self._differences(control)]
         if "parameters" not in set(self.table["control"]):
             lines.append(
-                f"Same parameters: no two models are equally large (within {100 * SAME_PARAMETERS:g} %), so this control is "
-                "missing; headscope train … --same-parameters makes its models."
+                f"Same parameters: no two models are equally large (within {100 * SAME_PARAMETERS:g} %), so this "
+                "control is missing; headscope train … --same-parameters makes its models."
             )
         return "\n".join(lines)
 
