@@ -131,11 +131,13 @@ def by_strips(
     across = _per_head(wide.weight, wide)
     across_dual = across if plain else _per_head(wide.dual, wide)
     total = np.zeros((long.n_heads, long.n_heads))
+    size = long.n_heads * min(STRIP_ROWS, long.inner_width) * wide.inner_width
+    room = torch.empty(1 if plain else 2, size, dtype=torch.float64)  # fresh memory would cost half as much again
     for start in range(0, long.inner_width, STRIP_ROWS):
         rows = slice(start, start + STRIP_ROWS)
-        strip = other = _strip(_per_head(long.weight[..., rows], long), across)
+        strip = other = _strip(_per_head(long.weight[..., rows], long), across, room[0])
         if not plain:
-            other = _strip(_per_head(long.dual[..., rows], long), across_dual)
+            other = _strip(_per_head(long.dual[..., rows], long), across_dual, room[1])
         total += strip @ other.T
     return torch.from_numpy(total)
 
@@ -145,6 +147,8 @@ def _per_head(weight: Float[Tensor, "group width inner"], stack: PerGroup) -> Fl
 
 
 def _strip(
-    long: Float[Tensor, "head width rows"], across: Float[Tensor, "head width columns"]
+    long: Float[Tensor, "head width rows"], across: Float[Tensor, "head width columns"], room: Float[Tensor, " room"]
 ) -> Float[np.ndarray, "head strip"]:
-    return torch.bmm(long.transpose(1, 2), across).flatten(1).numpy()
+    heads, _, rows = long.shape
+    strip = room[: heads * rows * across.shape[2]].view(heads, rows, -1)
+    return torch.bmm(long.transpose(1, 2), across, out=strip).flatten(1).numpy()
