@@ -3,9 +3,10 @@
 from ..checkpoints.runs import saved_steps
 from .comparison import Comparison, compare
 from .corpus import Corpus, from_path, standard_library
+from .directory import TrainingError
 from .kept import keep
 from .presets import BACKBONES, PRESETS, build, matched
-from .run import Recipe, TrainingError, train
+from .run import Recipe, train
 from .ship import ship
 
 __all__ = [

@@ -23,9 +23,9 @@ from ..results import Picture, Result, source_of, versions
 from .columns import MEANING, TESTED_AS
 from .controls import CONTROLS, SAME_PARAMETERS, assign_controls, by_control, check_alike, model_names
 from .controls import RULES as CONTROL_RULES
+from .directory import TrainingError
 from .kept import finished
 from .measuring import measure
-from .run import TrainingError
 from .seeds import CONFIDENCE, LEVEL
 from .tabulate import difference_table, model_table, reach_table
 

@@ -11,7 +11,7 @@ from ..checkpoints.runs import TrainingRun
 from ..models.config import ModelConfig
 from ..models.variant import AttentionConfig
 from .alike import first_difference
-from .run import TrainingError
+from .directory import TrainingError
 
 SAME_PARAMETERS = 0.01
 """Models whose numbers of parameters differ by no more than this share count as equally large."""

@@ -45,7 +45,7 @@ LOG_COLUMNS = ("step", "tokens", "seconds", "train_loss", "validation_loss", "in
 
 
 class TrainingError(HeadscopeError):
-    """A run cannot start or go on: its text is too short, or its directory holds something else or is in use."""
+    """A run cannot start, go on, be compared or be kept: of its text, its directory, or what it is beside others."""
 
 
 def check_free(root: Path, record: dict[str, Any], resume: bool) -> bool:

@@ -12,7 +12,7 @@ import pandas as pd
 from ..checkpoints.runs import TrainingRun, open_run
 from ..checkpoints.store import read_json
 from ..diversity import Offsets, Report, report
-from .run import TrainingError
+from .directory import TrainingError
 
 REPORT = "report.json"
 

@@ -9,6 +9,7 @@ from ..checkpoints import open_checkpoint, save
 from ..checkpoints.runs import open_run
 from ..models.hooked import n_parameters
 from .directory import TrainingError
+from .kept import finished
 
 
 def ship(run: str | os.PathLike[str], directory: str | os.PathLike[str], command: str) -> Path:
@@ -31,8 +32,7 @@ def ship(run: str | os.PathLike[str], directory: str | os.PathLike[str], command
         If there is no run, or the directory holds something.
     """
     found = open_run(run)
-    if found.result is None:
-        raise TrainingError(f"{run} is not finished: go on with headscope train … --resume")
+    result = finished(found)
     if not found.steps:
         raise TrainingError(f"{run} is what was kept of a run: its weights are not there, so there is nothing to ship")
     model = open_checkpoint(found.steps[max(found.steps)]).load()
@@ -40,6 +40,6 @@ def ship(run: str | os.PathLike[str], directory: str | os.PathLike[str], command
         **{name: value for name, value in found.record.items() if name != "model"},
         "command": command,
         "parameters": n_parameters(model.config),
-        "result": found.result,
+        "result": result,
     }
     return save(model, directory, record=record)
